@@ -107,3 +107,13 @@ def test_no_suite_is_left_out(suite: Any, run: type) -> None:
     tests = [one for one in classes if any(name.startswith("test_") for name in vars(one))]
     assert len(tests) > 8
     assert [one.__name__ for one in tests if not issubclass(run, one)] == []
+
+
+@pytest.mark.parametrize(("suite", "run"), [(suites, TestDocumentStore), (async_suites, TestDocumentStoreInALoop)])
+def test_the_page_counts_these_suites(suite: Any, run: type) -> None:
+    """The table in docs/doors.md tells how many tests are run, and how many would make an index anew."""
+    page = (Path(__file__).parent.parent / "docs" / "doors.md").read_text(encoding="utf-8")
+    names = [name for name in dir(run) if name.startswith("test_")]
+    left_out = sum("recreate_index" in name for name in names)
+    row = f"`{suite.__name__}`, every class | {len(names)} | {len(names) - left_out} | {left_out}: "
+    assert f"| {row}" in page

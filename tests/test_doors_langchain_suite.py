@@ -1,5 +1,6 @@
 """The suites of LangChain for vector stores and retrievers, whole: langchain-tests has no unit tests of either."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,3 +81,11 @@ def test_there_are_no_unit_tests_of_either() -> None:
     made = dir(langchain_tests.unit_tests)
     assert "ChatModelUnitTests" in made
     assert [name for name in made if "VectorStore" in name or "Retriever" in name] == []
+
+
+def test_the_page_counts_these_suites() -> None:
+    """The table in docs/doors.md tells how many tests are run of each suite, and that all of them pass."""
+    page = (Path(__file__).parent.parent / "docs" / "doors.md").read_text(encoding="utf-8")
+    for row, classes in (("by the suite's", (TestVectorStore, TestVectorStoreThatEmbeds)), ("Retr", (TestRetriever,))):
+        count = sum(name.startswith("test_") for one in classes for name in dir(one))
+        assert re.search(rf"^\| LangChain .*{row}[^|]*\| {count} \| {count} \| \|$", page, re.MULTILINE)

@@ -117,6 +117,19 @@ def test_a_text_of_which_nothing_is_known_is_refused(folder: Path, tiny: Path) -
     assert find(str(tiny)).documents([]).shape == (0, find(str(folder)).width)
 
 
+def test_a_store_finds_the_folder_of_its_model_from_any_directory(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that was given from the present directory is kept as an absolute one."""
+    monkeypatch.chdir(tiny.parent)
+    with softkv.open(tmp_path / "s", embedder=f"./{tiny.name}") as db:
+        db[WORDS[0]] = 1.0
+    monkeypatch.chdir(tmp_path)
+    with softkv.open(tmp_path / "s") as db:
+        assert db.info().embedder == str(tiny)
+        assert db.lookup(WORDS[0]).value == 1.0
+
+
 def test_threads_and_progress(tiny: Path) -> None:
     """Many ask at once, and long work tells how far it is."""
     embedder, texts, told = find(str(tiny)), sentences(700, 20), list[tuple[int, int]]()

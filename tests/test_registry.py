@@ -98,11 +98,11 @@ def test_a_package_that_brings_something_else_is_named(plugin: None, name: str, 
 
 
 def test_a_folder_is_found_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of a static embedder is opened, once however it is written, and named as it was given."""
+    """A folder of a static embedder is opened, once however it is written, and named by its absolute path."""
     place = tmp_path / "here"
     place.symlink_to(BUNDLED)
     monkeypatch.chdir(tmp_path)
-    assert find("here").name == "here"
+    assert find("here").name == str(place)
     assert find(str(BUNDLED)) is find("here")
     assert find(os.path.join(".", "here")) is find("here")
 

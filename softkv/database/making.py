@@ -60,7 +60,7 @@ def _take_place(made_store: str, wanted: str, aside: str, *, overwrite: bool) ->
 
 def _taken(path: str, items: int) -> StoreExists:
     return StoreExists(
-        f"{path} holds {items:,} items. Ask them as they are, choose another path, or allow it to be overwritten."
+        f"{path} holds {items:,} items. Ask them as they are, choose another path, or say overwrite=True."
     )
 
 

@@ -101,7 +101,9 @@ class SoftKVDocumentStore(Holding):
         try:
             added = self.db.add(names, [1.0] * len(names), payloads=payloads, **options)
         except DuplicateKey as error:
-            raise DuplicateDocumentError(str(error)) from error
+            words = str(error).partition("Nothing was written")[0]
+            choices = "Nothing was written; say policy=DuplicatePolicy.OVERWRITE or DuplicatePolicy.SKIP."
+            raise DuplicateDocumentError(words + choices) from error
         return len(names) if policy is DuplicatePolicy.OVERWRITE else added.count
 
     def delete_documents(self, document_ids: list[str]) -> None:

@@ -105,7 +105,10 @@ def _load(name: str) -> Embedder:
     if os.path.isdir(name):
         return _opened(name)
     if name.startswith((".", "/", "~")) and not os.path.exists(name):
-        raise EmbedderNotFound(f"there is no folder {name}. Check the path; the shell knows ~, softkv does not.")
+        raise EmbedderNotFound(
+            f"there is no folder {name}. Check the path (the shell knows ~, softkv does not). If a store names it, say "
+            "where the model lies now: embedder=, or --model in the command."
+        )
     if os.path.exists(name):
         raise EmbedderNotFound(f"{name} is a file, expected the folder of an embedder. Pass the folder.")
     if ":" in name:
@@ -117,6 +120,7 @@ def _load(name: str) -> Embedder:
 
 
 def _opened(folder: str) -> Embedder:
+    folder = os.path.abspath(folder)  # stores remember it, and are opened in other directories
     if (Path(folder) / CARD).is_file() and not (Path(folder) / MODULES).exists():
         return (Onnx if (Path(folder) / MODEL).is_file() else Static).load(Path(folder), folder)
     if any((Path(folder) / file).is_file() for file in (MODULES, CONFIG)):

@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--queries", type=int, default=256, help="how many queries in the batch")
+    parser.add_argument("--compatibility", default="scaled_dot", help="of the layer; the others take scaled products")
     parser.add_argument("--rounds", type=int, default=9)
     chosen = parser.parse_args()
     device, dtype = torch.device(chosen.device), getattr(torch, chosen.dtype)
@@ -41,7 +42,7 @@ def main() -> None:
     print(f"{machine()}\n{name}, {chosen.rows:,} keys and values x {chosen.width}, {chosen.dtype}")
     bandwidth = copied(keys, rounds=chosen.rounds)
     print(f"a copy reads and writes {bandwidth / 1e9:,.0f} GB/s")
-    contestants = contest(keys, values)
+    contestants = contest(keys, values, chosen.compatibility)
     for count in (1, chosen.queries):
         queries = torch.randn(count, chosen.width, device=device)
         print(f"\n| {count} queries | an answer | of sdpa | a step of learning | of sdpa | of the bandwidth |")
@@ -60,9 +61,9 @@ def main() -> None:
             )
 
 
-def contest(keys: Tensor, values: Tensor) -> dict[str, Ask]:
-    """Three ways to the same answer."""
-    layer = SoftKVLayer(keys, values, learn_temperature=False)
+def contest(keys: Tensor, values: Tensor, compatibility: str) -> dict[str, Ask]:
+    """Three ways to the same answer, if the layer compares as the others do."""
+    layer = SoftKVLayer(keys, values, compatibility=compatibility, learn_temperature=False)
 
     def sdpa(queries: Tensor) -> Tensor:
         asked = queries.to(keys.dtype)[None, None]
