@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from softkv.errors import BadRecord, InputError, SoftKVError
+from softkv.errors import BadRecord, SoftKVError
 from softkv.kinds import ValueKind
 from softkv.portrait import short
 from softkv.storage.disk.named import is_url
@@ -104,7 +104,7 @@ def add(
         with filling(path, wishes) as db, output.hints():
             added = db.add(
                 key,
-                _value(str(given), kind or db.value_kind),
+                options.value_of(str(given), kind or db.value_kind),
                 vectors=None if vector is None else options.numbers_of(vector),
                 texts=text,
                 payloads=None if payload is None else options.json_of(payload),
@@ -218,23 +218,6 @@ def _typed(key: str) -> str:
     if sys.stdin.isatty():
         output.say(f"type the VALUE of {short(key)}, and end it with Enter and Ctrl-D")
     return sys.stdin.read().rstrip("\n")
-
-
-def _value(given: str, kind: str | None) -> Any:
-    """A value on the command line: a number if it can be one, unless it is to be something else."""
-    known = None if kind is None else ValueKind(kind)
-    if known and known.axes > 1:
-        return options.numbers_of(given)
-    if known and known.worded:
-        return given
-    for number in (int, float):  # an integer stays one, so that one too large to be kept is refused and not rounded
-        try:
-            return number(given)
-        except ValueError:
-            continue
-    if known:
-        raise InputError(f"expected a number as the value, as this store holds, got {given!r}.")
-    return given
 
 
 def _told(fresh: int, replaced: int, ignored: int) -> str:

@@ -6,8 +6,6 @@ from typing import Any
 
 import click
 
-from softkv.kinds import ValueKind
-
 from . import options, output, served
 from .wording import in_options
 
@@ -61,11 +59,7 @@ def set_(value: str, keys: tuple[str, ...], path: str, where: Any, batch: str | 
     """Give the items with these keys, or those that --where matches, another value: all or none."""
     named = _named(keys, where)
     with served.writing(path, wait=wait) as db:
-        given: Any = value
-        kind = None if db.value_kind is None else ValueKind(db.value_kind)
-        if kind and not kind.worded:
-            numbers = options.numbers_of(value)
-            given = numbers[0] if kind.narrow and len(numbers) == 1 else numbers
+        given = options.value_of(value, db.value_kind)
         values = given if named is None else [given] * len(named)
         found = db.set_values(named, values, where=where, batch=batch)
     output.say(f"changed {found.count:,}")

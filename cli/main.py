@@ -83,6 +83,7 @@ def main() -> None:
     # To look for cycles in all that was imported takes a quarter of a short command, most of it at exit.
     gc.set_threshold(10_000)
     atexit.register(gc.freeze)
+    _replace_what_is_closed()
     # What the terminal has no sign for is spelled out: the answer is worth more than its bars.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -111,6 +112,16 @@ def main() -> None:
         sys.exit(1)
     finally:
         _give_up_what_cannot_be_written()
+
+
+def _replace_what_is_closed() -> None:
+    """Put /dev/null in the place of standard streams that are closed: nothing on stdin, and no notes on stderr."""
+    # Subtle: or a file of the store would get the number of one, and whatever else writes to stderr would write there.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Only for reading: what is printed to a stdout that is closed is an error and not lost in silence.
+            null = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            setattr(sys, name, os.fdopen(null, mode))
 
 
 def _give_up_what_cannot_be_written() -> None:

@@ -8,6 +8,9 @@ from typing import Any, TypeVar, cast
 import click
 from click.core import ParameterSource
 
+from softkv.errors import InputError
+from softkv.kinds import ValueKind
+
 STORE = "softkv.store"  # where a context keeps the store that was named before the command
 FORMS = {
     "plain": "Bare values, one a line.",
@@ -139,6 +142,23 @@ def numbers_of(given: str) -> list[float]:
         return [float(cell) for cell in given.strip().strip("[]").split(",")]
     except ValueError:
         raise click.BadParameter(f"{given!r} is not a vector; give numbers between commas, as in 0.5,1,-2") from None
+
+
+def value_of(given: str, kind: str | None) -> Any:
+    """A value on the command line: a number if it can be one, unless it is to be something else."""
+    known = None if kind is None else ValueKind(kind)
+    if known and known.axes > 1:
+        return numbers_of(given)
+    if known and known.worded:
+        return given
+    for number in (int, float):  # an integer stays one, so that one too large to be kept is refused and not rounded
+        try:
+            return number(given)
+        except ValueError:
+            continue
+    if known:
+        raise InputError(f"expected a number as the value, as this store holds, got {given!r}.")
+    return given
 
 
 where = click.option(

@@ -190,6 +190,27 @@ def test_a_note_that_cannot_be_written_fails_no_command(store: Path, unbuffered:
         assert "fig" in opened
 
 
+def test_standard_streams_may_be_closed(store: Path) -> None:
+    """What was added is added, as the exit code says; what cannot be printed is an error in one line."""
+    command = [sys.executable, "-c", "from softkv_cli.main import main; main()"]
+
+    def closing(streams: str, *arguments: str) -> tuple[int, str]:
+        script = ["sh", "-c", f'exec "$@" {streams}', "sh", *command, *arguments]
+        done = subprocess.run(script, stderr=subprocess.PIPE, text=True, env=os.environ | {"SOFTKV_DB": str(store)})
+        return done.returncode, done.stderr
+
+    added = ["add", "fig", "4", "--vector", "[0, 0, 1]"]
+    unwritten = "softkv: the output cannot be written: Bad file descriptor\n"
+    assert closing("<&- >&- 2>&-", *added) == (0, "")
+    assert closing(">&-", *added, "--replace") == (0, "added 0, replaced 1\n")
+    assert closing(">&-", "list") == closing(">&-", "info", "--json") == (1, unwritten)
+    assert closing("<&-", "get", "-") == (0, "")
+    assert closing("<&-", "add", "plum")[0] == 2
+    with Store.open(store) as opened:
+        assert "fig" in opened
+        assert opened.check().ok
+
+
 @pytest.mark.slow
 def test_a_wrong_option_is_exit_code_2() -> None:
     """Usage errors are told from failures."""

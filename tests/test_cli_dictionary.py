@@ -1,4 +1,4 @@
-"""`softkv get`, `delete`, `list`, `info` and `path`."""
+"""`softkv get`, `delete`, `set`, `list`, `info` and `path`."""
 
 import csv
 import io
@@ -52,6 +52,17 @@ def test_items_are_deleted(store: Path) -> None:
     with softkv.open(store, "r") as db:
         assert len(db) == 56
         assert db.check().ok
+
+
+@pytest.mark.parametrize("value", ["9007199254740993", "-9007199254740993", "1,2", "many", "nan", ""])
+def test_a_number_that_cannot_be_kept_is_set_nowhere(store: Path, value: str) -> None:
+    """An integer that would be rounded is refused, as `add` refuses it, and so is what is no number."""
+    done = ran("set", "-d", store, "--", value, "item 1")
+    assert (done.code, done.out) == (1, "")
+    assert "number" in done.err or "integer" in done.err or "NaN" in done.err
+    assert "vector" not in done.err
+    with softkv.open(store, "r") as db:
+        assert db["item 1"] == 1.0
 
 
 def test_a_list_is_all_of_it_when_piped(store: Path) -> None:

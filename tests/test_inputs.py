@@ -52,6 +52,8 @@ def test_temperatures_must_be_above_zero(temperature: Any, library: str) -> None
         ({"keys": [[1.0, 2.0], [3.0]]}, ShapeError, "rows of one width"),
         ({"keys": np.ones((5, 3), complex)}, KindError, "real numbers, got complex128"),
         ({"queries": np.ones((2, 3), object)}, KindError, "real numbers, got object"),
+        ({"queries": np.ma.masked_equal(np.eye(2, 3), 1)}, KindError, "without a mask"),
+        ({"values": np.ma.masked_equal([1.0, 2.0, 3.0, 4.0, 99.0], 99)}, KindError, "without a mask"),
         ({"queries": np.ones((3, 2, 3)), "keys": np.ones((2, 5, 3)), "values": np.ones((2, 5))}, ShapeError, "do not"),
         ({"values": np.ones((4, 2))}, ShapeError, r"one value for each of the keys \(5,\), got \(4,\)"),
         ({"values": np.ones(4)}, ShapeError, r"one value for each of the keys \(5,\), got \(4,\)"),

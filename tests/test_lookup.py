@@ -13,6 +13,7 @@ from softkv.errors import AllMasked, EmptyStore, NotFinite
 from softkv.maths import lookup as module
 from softkv.maths.blending import Labels, Numbers, Vectors
 from softkv.maths.compatibility import COMPATIBILITIES
+from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found, lookup
 
 from . import reference
@@ -187,6 +188,19 @@ def test_answers_stay_in_the_hull_of_the_values(backend: Backend, temperature: f
     slack = 1e-14 if backend.dtype == "float64" else 0.0
     assert (value >= exact(values).min(axis=0) - slack).all()
     assert (value <= exact(values).max(axis=0) + slack).all()
+
+
+@every_backend
+@pytest.mark.parametrize("heads", [False, True])
+def test_shares_add_up_where_logits_leave_log_mass_no_digits(backend: Backend, heads: bool) -> None:
+    """The logarithm of four is less than one digit of logits of 1e20, and each of four equal rows has a quarter."""
+    keys, values = backend.array(np.ones((4, 2))), Vectors(backend.array(np.eye(4)))
+    given: dict[str, Any] = {"heads": Heads(w_q=np.eye(2)[None], w_k=np.eye(2)[None])} if heads else {}
+    found = lookup(keys[:1], keys, values, compatibility="dot", temperature=1e-20, k=2, **given)
+    assert exact(found.weights) == pytest.approx(np.full((1, 4), 0.25))
+    assert exact(found.mass).reshape(-1) == pytest.approx([0.5])
+    if heads:
+        assert exact(found.head_weights)[0] == pytest.approx(np.full((1, 4), 0.25))
 
 
 @every_backend

@@ -26,6 +26,7 @@ from softkv.database.making import made
 from softkv.errors import (
     AccessRefused,
     FormatTooNew,
+    InputError,
     NotAStore,
     SoftKVError,
     StorageFailed,
@@ -189,6 +190,16 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, mode: str) -> 
     with pytest.raises(NotAStore, match="Its files were left alone"):
         Store.open(path, mode)
     assert bytes_of(tmp_path) == {"s/thesis.txt": b"mine"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_empty_path_is_refused(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of a variable that was never set, and makes no store of the working directory."""
+    monkeypatch.chdir(tmp_path)
+    for path in ("", b""):
+        with pytest.raises(InputError, match="got an empty text"):
+            Store.open(path, mode)  # type: ignore[arg-type]
+    assert bytes_of(tmp_path) == {}
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -89,7 +89,7 @@ def test_texts_ask_as_their_vectors_do(tmp_path: Path) -> None:
 
 
 def test_queries_that_are_none_are_refused(tmp_path: Path) -> None:
-    """Wrong widths, mixtures, ragged lists, booleans, three axes: each by its own name."""
+    """Wrong widths, mixtures, ragged lists, booleans, masked numbers, three axes: each by its own name."""
     with films(tmp_path / "s") as db:
         with pytest.raises(ShapeError, match="width 3, but this store holds keys of width 256 \\(embedder 'static'\\)"):
             db.lookup([1.0, 2.0, 3.0])
@@ -99,6 +99,8 @@ def test_queries_that_are_none_are_refused(tmp_path: Path) -> None:
             db.lookup([[1.0], [1.0, 2.0]])
         with pytest.raises(KindError, match="bool"):
             db.lookup([True, False])
+        with pytest.raises(KindError, match="without a mask"):
+            db.lookup(np.ma.masked_equal(np.eye(1, 256)[0], 1))
         with pytest.raises(KindError):
             db.lookup(None)
         with pytest.raises(ShapeError, match="shape"):

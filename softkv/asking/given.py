@@ -14,6 +14,7 @@ from softkv.asking.profile import REAL
 from softkv.asking.question import Compared
 from softkv.errors import InputError, KindError, NotExpressible, ShapeError, TemperatureError
 from softkv.maths.compatibility import Compatibility
+from softkv.maths.library import refuse_masked
 
 
 def texts_of(query: Any) -> list[str] | None:
@@ -33,6 +34,7 @@ def texts_of(query: Any) -> list[str] | None:
 
 def array_of(given: Any, what: str) -> npt.NDArray[Any]:
     """What was handed in, as an array; errors name it as `what`."""
+    refuse_masked(given, what)
     try:
         return np.asarray(given)
     except ValueError as error:

@@ -45,6 +45,12 @@ class Blend:
         """The logarithm of the sum of exp(logit) over all rows."""
         return self.peak + library_of(self.mass).log(self.mass)
 
+    def shares(self, logits: Array) -> Array:
+        """The shares of the mass that rows of these logits have, (..., b, s)."""
+        # Not by `log_mass`: beside a peak of 1e16 it has no digits for how many rows are as high.
+        library = library_of(self.mass)
+        return library.exp(library.double(logits) - self.peak[..., None]) / self.mass[..., None]
+
     @property
     def effective(self) -> Array:
         """How many rows really contributed: exp of the entropy of the weights."""

@@ -24,6 +24,13 @@ HELD = 1 << 17  # numbers of which there may be a second array
 SHORT = 1 << 13  # numbers that may be added up one after the other in float32, in a few lanes
 
 
+def refuse_masked(given: object, what: str) -> None:
+    """Refuse an array of NumPy of which some numbers are masked: `asarray` would take what is behind the mask."""
+    # To look for the attribute first does not load numpy.ma, which takes time, where nothing is masked.
+    if isinstance(given, np.ndarray) and hasattr(given, "mask") and np.ma.is_masked(given):
+        raise KindError(f"expected {what} without a mask, got some that are masked. Leave those out, or fill them in.")
+
+
 class Library:
     """The operations, in NumPy. "Spent" arrays belong to the caller, and may be overwritten."""
 
@@ -34,6 +41,7 @@ class Library:
 
     def array(self, given: object, *, like: Array | None = None) -> Array:
         """An array of numbers; the floating type of what is given stays."""
+        refuse_masked(given, "numbers")
         try:
             x = np.asarray(given)
         except ValueError as error:

@@ -237,19 +237,18 @@ class _Part:
     def found(self, full: "_Folded", used: Blend, seen: Array) -> Found:
         """The findings without heads."""
         library, show = self.library, self.inputs.show
-        log_mass = full.blend.log_mass
         logits, rows = full.ranking.logits[..., :show], full.ranking.rows[..., :show]
         dtype = self.inputs.values.dtype
         return Found(
             value=library.cast(used.value, self.inputs.dtype if dtype is None else dtype),
             spread=used.spread,
-            log_mass=log_mass,
+            log_mass=full.blend.log_mass,
             effective=used.effective,
             mass=self._share(used, full.blend),
             scored=seen,
             seen=full.seen,
             rows=rows,
-            weights=library.exp(library.double(logits) - log_mass[..., None]),
+            weights=full.blend.shares(logits),
             scores=self._scores(logits, rows),
             head_weights=None,
             ranked=self._ranked(full),
@@ -259,11 +258,11 @@ class _Part:
         """The findings with heads: the projections of values act now, on the means."""
         inputs, library = self.inputs, self.library
         assert inputs.heads is not None
-        rows = self.rank_heads(full.blend.log_mass)
+        rows = self.rank_heads(full.blend)
         chosen = library.cast(gather_rows(inputs.keys, rows), inputs.dtype)
         scores = library.einsum("...hbd,...bsd->...hbs", self.asked, chosen)
         logits = sharpened(scores + inputs.over_heads(self._bias_of(rows)), self.sharpness)
-        shares = library.exp(library.double(logits) - full.blend.log_mass[..., None])
+        shares = full.blend.shares(logits)
         shares = library.where(inputs.over_heads(rows) >= 0, shares, 0.0)
         return Found(
             value=inputs.heads.project(library.cast(used.value, inputs.dtype)),
@@ -280,7 +279,7 @@ class _Part:
             ranked=None if inputs.k is None else self._ranked(full).swapaxes(-3, -2),
         )
 
-    def rank_heads(self, log_mass: Array) -> Array:
+    def rank_heads(self, blend: Blend) -> Array:
         """The rows of the largest mean weight over the heads.
 
         A second pass: a head's weights are known once its mass is, and the heaviest row on average need not be among
@@ -288,15 +287,14 @@ class _Part:
         """
         ranking: Ranking | None = None
         library, show = self.library, self.inputs.show
+        peak, mass = (library.cast(library.constant(x), self.inputs.dtype)[..., None] for x in (blend.peak, blend.mass))
         for rows, logits in self.blocks() if show else ():
-            shares = library.exp(
-                library.constant(logits) - library.cast(library.constant(log_mass), logits.dtype)[..., None]
-            )
+            shares = library.exp(library.constant(logits) - peak) / mass
             mean = library.where(logits[..., 0, :, :] > NEVER, shares.mean(-3), NEVER)  # (..., h, b, n) -> (..., b, n)
             ranking = (no_ranking(mean, show) if ranking is None else ranking).offer(
                 mean, library.largest(mean), rows.start
             )
-        return no_ranking(log_mass[..., 0, :, None], 0).rows if ranking is None else ranking.in_order().rows
+        return no_ranking(blend.mass[..., 0, :, None], 0).rows if ranking is None else ranking.in_order().rows
 
     def _ranked(self, full: "_Folded") -> Any:
         return None if self.inputs.k is None else full.ranking.logits[..., : self.inputs.k + 1]
@@ -306,7 +304,7 @@ class _Part:
         if used is full:
             return full.mass / full.mass
         # Both masses are rounded, so the share of nearly all could come out a rounding above all.
-        return self.library.minimum(self.library.exp(used.log_mass - full.log_mass), 1.0)
+        return self.library.minimum(self.library.exp(used.peak - full.peak) * used.mass / full.mass, 1.0)
 
     def _bias_of(self, rows: Array) -> Array:
         """The bias of each query's own rows, (..., b, s)."""

@@ -208,7 +208,9 @@ def _kind(values: Any, value_vectors: Any) -> ValueKind:
     if value_vectors is not None:
         return ValueKind.TEXT
     first = values[0] if isinstance(values, (list, tuple)) and values else values
-    if isinstance(first, str) or (isinstance(values, np.ndarray) and values.dtype.kind in "UO"):
+    if isinstance(values, np.ndarray) and values.dtype.kind in "UO":
+        first = values.flat[0] if values.size else ""
+    if isinstance(first, str):
         return ValueKind.LABEL
     if first is values:
         return ValueKind.of_first(worded=False, axes=np.ndim(values) or 2)
@@ -218,7 +220,8 @@ def _kind(values: Any, value_vectors: Any) -> ValueKind:
 def _real(given: Any, what: str) -> npt.NDArray[Any]:
     """The numbers that were given, as an array of a real dtype."""
     if isinstance(given, (list, tuple)):
-        odd = {"texts" if isinstance(one, str) else "booleans" for one in given if isinstance(one, (str, bool))}
+        mixed = [one for one in given if isinstance(one, (str, bool, np.bool_))]  # which NumPy would convert
+        odd = {"texts" if isinstance(one, str) else "booleans" for one in mixed}
         if odd:
             raise KindError(f"some {what}s are {' and '.join(sorted(odd))}; a store holds values of one kind")
     if np.ma.is_masked(given):
@@ -263,7 +266,8 @@ def _numbers(given: Any) -> npt.NDArray[np.float64]:
     if array.ndim != 1:
         raise ShapeError(f"values have shape {array.shape}; a store of numbers takes one number per item")
     # Integers among floats, or too large for one signed type, are rounded by NumPy without a word: so look at the list.
-    integers = [one for one in given if isinstance(one, int)] if isinstance(given, (list, tuple)) else []
+    listed = given if isinstance(given, (list, tuple)) else ()
+    integers = [int(one) for one in listed if isinstance(one, (int, np.integer))]
     if array.dtype.kind in "iu" and array.size:
         integers = [int(array.min()), int(array.max())]
     if integers and max(abs(min(integers)), max(integers)) > EXACT_INTEGER:

@@ -49,6 +49,8 @@ _LONGEST_ANCESTRY = 1 << 16
 def directory_of(path: str | os.PathLike[str]) -> str:
     """The directory that a path leads to, links on the way followed."""
     given = os.fsdecode(path)
+    if not given:  # as of a variable that was never set; the working directory is named by "."
+        raise InputError('expected the path of a store, got an empty text. The working directory is ".".')
     if "\0" in given:
         raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
     return os.path.realpath(given)
