@@ -8,6 +8,7 @@ import pytest
 
 from softkv.errors import IndexDamaged
 from softkv.index import late
+from softkv.index.building import side_by_side
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.late import Change, Homes, Past, following
 from softkv.index.lists import ListIndex
@@ -23,6 +24,7 @@ def made(seed: int = 0, count: int = LISTS) -> tuple[ListIndex, np.ndarray, np.n
     """An index of rows in clusters, a list each, with the centres of these, and how a value follows from a key."""
     rng = np.random.default_rng(seed)
     centres, turned = 3.0 * rng.standard_normal((count, WIDTH)), rng.standard_normal((WIDTH, 2))
+    centres = centres[side_by_side(centres)]
     keys = (np.repeat(centres, EACH, axis=0) + rng.standard_normal((count * EACH, WIDTH))).astype(np.float32)
     values = np.tanh(keys @ turned).astype(np.float32)
     offsets = np.arange(0, count * EACH + 1, EACH)
@@ -58,8 +60,16 @@ def test_rows_find_the_list_they_are_like() -> None:
     assert found.dtype == np.int32
 
 
+@pytest.mark.parametrize("count", [1, 2, 31, 33, 67, 130])
+def test_every_list_is_found(count: int) -> None:
+    """Rows at the mean of a list get that list, however many lists there are."""
+    index, _, _ = made(count=count)
+    assert Homes(index).of(index.lists.means, index.lists.vectors).tolist() == list(range(count))
+
+
 def test_a_row_is_compared_with_few_of_many_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is compared with the centres of groups of lists, and with the lists of the nearest groups."""
+    """It is compared with few lists in all its numbers, and with all lists in a few directions."""
+    monkeypatch.setattr(late, "DIRECTIONS", 4)
     index, centres, turned = made(count=900)
     homes, keys = Homes(index), rows_like(centres, turned, np.arange(900))
     compared, plain = list[int](), late._closeness
@@ -69,8 +79,10 @@ def test_a_row_is_compared_with_few_of_many_lists(monkeypatch: pytest.MonkeyPatc
         return plain(points, others)
 
     monkeypatch.setattr(late, "_closeness", counted)
-    assert (homes.of(*keys) == np.arange(900)).mean() > 0.9
-    assert sum(compared) < 900 * 900 / 3
+    nearest = np.linalg.norm(keys[0][:, None] - index.lists.means, axis=2).argmin(1)
+    assert (homes.of(*keys) == nearest).mean() > 0.94
+    assert 900 < sum(compared) < 900 * 900 / 3
+    assert homes._seen.shape[1] == 4 + 1
 
 
 def test_rows_far_from_all_lists_have_none() -> None:
@@ -92,6 +104,15 @@ def test_no_row_has_a_list_where_all_are_empty() -> None:
     keys, values = rows_like(centres, turned, np.arange(5))
     assert (Homes(empty).of(keys, values) == -1).all()
     assert len(Homes(index).of(keys[:0], values[:0])) == 0
+
+
+@pytest.mark.parametrize("size", [1e300, 1e20, 0.0])
+def test_lists_that_are_all_far_or_at_one_point_are_none_to_be_near(size: float) -> None:
+    """Means of any size will do: also such as float32 has no squares for, or no numbers."""
+    index, centres, turned = made()
+    signs = np.where(np.arange(LISTS) % 2, size, -size)[:, None] * np.ones(WIDTH)
+    keys, values = rows_like(centres + 1e3, turned, np.arange(5))
+    assert (Homes(replace(index, lists=replace(index.lists, means=signs))).of(keys, values) == -1).all()
 
 
 def test_a_change_comes_back_as_it_was_written() -> None:

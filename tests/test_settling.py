@@ -75,7 +75,9 @@ def assert_right(path: str) -> None:
     """A new process answers within what it states, by the index for most queries."""
     queries = keys_of(99, 100)
     with softkv.open(path, "r") as reader:
+        known = reader._view().index.known
         found, exact = reader.lookup(queries, tolerance=0.1), reader.lookup(queries, tolerance=0)
+        assert reader._view().index.known == known  # nothing joins lists in the memory of a handle
         assert found.error_kind == "calibrated" or list(found.error_kind).count("calibrated") > 70
         assert (np.linalg.norm(found.value - exact.value, axis=1) <= found.error + exact.error).mean() > 0.92
         counts = reader._view().index.quick.counts

@@ -24,8 +24,12 @@ from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
 from softkv.maths.farfield import Array
 
-NEAREST = 6  # groups of lists in which the nearest list is searched: with 3, one row in thirty got another list
-ROUNDS = 4  # of finding groups
+RUN = 32  # neighbouring lists, at most, that are compared with a row together
+NEAREST = 12  # of these runs, at most, are: with 8, one row in forty gets another list
+DIRECTIONS = 64  # in which rows are compared with all lists first
+DOUBT = 0.08  # of half the square of what a row has beyond: by so much less close may be a run that is compared as well
+ROUNDS = 3  # of finding directions
+BLOCK = 1 << 8  # rows that are compared with all lists at once
 LARGEST = 31 << 20  # bytes of a change, at most
 GROWN = 4  # a change has at least so many times the size of the next one, or both become one
 Owners = npt.NDArray[np.int32]
@@ -162,8 +166,13 @@ class Past:
 
 
 class Homes:
-    """The lists of an index, in groups of neighbours, so that not every list is compared with every row."""
+    """The lists of an index, in runs of neighbours, so that a row is compared with all lists in a few directions only.
 
+    Groups of lists that lie around a centre do worse: where clusters have nothing to do with each other, half of all
+    lists are in one group, and every row is compared with these.
+    """
+
+    @np.errstate(over="ignore", invalid="ignore")  # rows are near no list that is beyond float32
     def __init__(self, index: ListIndex) -> None:
         self._lists, self._width = index.lists, index.lists.means.shape[1] - index.form.measures_distance
         self._there = np.flatnonzero(index.lists.counts > 0)
@@ -171,7 +180,14 @@ class Homes:
         # In float32, as keys are: far from zero no more digits are lost than the keys themselves have lost.
         self._middle = (means.mean(0) if len(means) else np.zeros(self._width)).astype(np.float32)
         self._points = (means - self._middle).astype(np.float32)
-        self._centres, self._groups = _grouped(self._points)
+        # A power of two, since lists lie in the order in which they were halved (index/building.py).
+        count = max(1, (1 << max(0, len(means) - 1).bit_length()) // RUN)
+        self._long = -(-len(means) // count)
+        self._starts = np.arange(count) * len(means) // count
+        self._turn = _widest(self._points)
+        members = (self._starts + np.arange(self._long)[:, None]).ravel()
+        seen = (self._points @ self._turn)[members]  # the first list of each run, then the second, and so on
+        self._seen = np.concatenate([seen, -_half_squares(seen)[:, None]], axis=1)
         self._radii, self._value_radii = (reach[self._there] for reach in index.reaches)
 
     def of(self, keys: Array, values: Array) -> Owners:
@@ -186,7 +202,8 @@ class Homes:
             nearest, close = np.empty(len(points), np.int64), np.empty(len(points), np.float32)
 
             def found(start: int, stop: int) -> None:
-                nearest[start:stop], close[start:stop] = self._nearest(points[start:stop])
+                with np.errstate(over="ignore", invalid="ignore"):  # a thread does not take over what is ignored
+                    nearest[start:stop], close[start:stop] = self._nearest(points[start:stop])
 
             shared(found, 0, len(points))
             distances = np.sqrt(np.maximum(np.einsum("ij,ij->i", points, points) - 2.0 * close, 0.0))
@@ -195,39 +212,59 @@ class Homes:
         return np.where(near, owners, -1).astype(np.int32)
 
     def _nearest(self, points: Array) -> tuple[Counts, Array]:
-        """The nearest list in the nearest groups, (n,), and how close it is."""
-        near = min(NEAREST, len(self._centres))
-        groups = np.argpartition(-_closeness(points, self._centres), near - 1, axis=1)[:, :near]
+        """The nearest of the lists in the runs that look nearest, (n,), and how close it is."""
         best, found = np.full(len(points), -np.inf, np.float32), np.zeros(len(points), np.int64)
-        askers = np.argsort(groups, axis=None, kind="stable") // near
-        ends = np.bincount(groups.ravel(), minlength=len(self._centres)).cumsum()
-        for members, some in zip(self._groups, np.split(askers, ends[:-1]), strict=True):
-            if len(some) and len(members):
-                close = _closeness(points[some], self._points[members])
+        askers, runs = self._asked(points)
+        ends = np.bincount(runs, minlength=len(self._starts)).cumsum()
+        for start, some in zip(self._starts.tolist(), np.split(askers, ends[:-1]), strict=True):
+            if len(some):
+                close = _closeness(points[some], self._points[start : start + self._long])
                 place = close.argmax(1)
                 most = close[np.arange(len(some)), place]
                 closer = most > best[some]
-                best[some[closer]], found[some[closer]] = most[closer], members[place[closer]]
+                best[some[closer]], found[some[closer]] = most[closer], start + place[closer]
         return found, best
+
+    def _asked(self, points: Array) -> tuple[Counts, Counts]:
+        """Points, and a run that each may have its nearest list in, run by run."""
+        count = len(self._starts)
+        near = min(NEAREST, count)
+        runs = np.empty((len(points), near), np.min_scalar_type(count))  # small numbers are sorted ten times as fast
+        asked = np.empty(runs.shape, np.bool_)
+        room = np.empty(BLOCK * len(self._seen), np.float32)  # made once: new memory takes longer than the product
+        for start in range(0, len(points), BLOCK):
+            some = points[start : start + BLOCK]
+            inner = some @ self._turn
+            beyond = np.maximum(_half_squares(some) - _half_squares(inner), 0.0)
+            inner = np.concatenate([inner, np.ones((len(some), 1), np.float32)], axis=1)
+            close = np.matmul(self._seen, inner.T, out=room[: len(some) * len(self._seen)].reshape(-1, len(some)))
+            close = close.reshape(-1, count, len(some)).max(0).T
+            nearest = np.argpartition(close, count - near, axis=1)[:, count - near :]
+            close = np.take_along_axis(close, nearest, 1)
+            runs[start : start + BLOCK] = nearest
+            asked[start : start + BLOCK] = close >= close.max(1, keepdims=True) - DOUBT * beyond[:, None]
+        chosen = np.flatnonzero(asked)
+        order = np.argsort(runs.ravel()[chosen], kind="stable")
+        return chosen[order] // near, runs.ravel()[chosen[order]]
 
 
 def _closeness(points: Array, centres: Array) -> Array:
     """x·c − ‖c‖²/2, (n, l), which is largest for the nearest centre of a point."""
     found: Array = points @ centres.T
-    found -= 0.5 * np.einsum("ij,ij->i", centres, centres)
+    found -= _half_squares(centres)
     return found
 
 
-def _grouped(points: Array) -> tuple[Array, list[Counts]]:
-    """Group points into about as many groups as each has members: their centres, and the members of each."""
-    count = max(1, round(len(points) ** 0.5))
-    centres = points[np.linspace(0, max(0, len(points) - 1), count).astype(np.int64)] if len(points) else points
-    owners = np.zeros(len(points), np.int64)
-    for _ in range(ROUNDS if len(points) else 0):
-        owners = _closeness(points, centres).argmax(1)
-        sizes = np.bincount(owners, minlength=len(centres))
-        sums = np.zeros_like(centres)
-        np.add.at(sums, owners, points)
-        means = sums / np.maximum(sizes, 1).astype(np.float32)[:, None]
-        centres = np.where(sizes[:, None] > 0, means, centres)
-    return centres, [np.flatnonzero(owners == number) for number in range(len(centres))]
+def _half_squares(x: Array) -> Array:
+    """Half the squared length of each row."""
+    found: Array = 0.5 * np.einsum("ij,ij->i", x, x)
+    return found
+
+
+def _widest(points: Array) -> Array:
+    """Directions in which some points are farthest apart, (d, r), roughly: by a few rounds of power iteration."""
+    count = min(DIRECTIONS, *points.shape)
+    found = points[np.linspace(0, max(0, len(points) - 1), count).astype(np.int64)].T
+    for _ in range(ROUNDS):
+        found = np.linalg.qr(points.T @ (points @ found))[0]
+    return found

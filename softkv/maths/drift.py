@@ -20,13 +20,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Floats, Lists
+from softkv.maths.farfield import Array, Floats, Lists, packed
 from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
 BLOCK = 1 << 10  # rows that are looked at together: their products stay in the cache
 TOGETHER = 1 << 8  # lists that are, since their statistics stay there as well
+SUMMED = 1 << 6  # rows that are summed up by one product: it is with 0 for all lists but that of each
 LEAST = 0.01  # the share of a variance that is left of it at least, when rows go
 _LABELS = ("holders", "codes", "tallies")
 
@@ -212,25 +213,40 @@ def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
 
 def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.NDArray[Any], sign: float) -> Drift:
     """The sums over rows in the order of their lists; values are counted in units of this size."""
-    numbers, firsts = np.unique(owners, return_index=True)
+    numbers, firsts, places = np.unique(owners, return_index=True, return_inverse=True)
     # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.
     means, sizes = lists.means[numbers].astype(np.float32), np.diff(np.append(firsts, len(owners)))
-    y = keys.astype(np.float32, copy=False) - np.repeat(means, sizes, axis=0)
+    y = keys.astype(np.float32, copy=False) - means[places]
     u = np.empty((len(y), 0), np.float32)
     if not isinstance(lists.values, Shares):
         u = ((values - lists.values[owners]) / size).astype(np.float32)
     inner = y @ lists.axes[:, : lists.leading].astype(np.float32)
     rest = np.maximum(squared_lengths(y) - squared_lengths(inner), 0.0)
-
-    def summed(x: Array) -> Array:
-        return (sign * np.add.reduceat(x, firsts, axis=0)).astype(np.float32)
-
-    squares = np.concatenate([_products(inner), rest[:, None]], axis=1)
+    others = np.stack([rest, squared_lengths(u)], axis=1)
+    of_keys, of_values, of_others = (sign * _summed(x.astype(np.float32, copy=False), places) for x in (y, u, others))
+    products = np.empty((len(numbers), lists.leading, lists.leading), np.float32)
+    for place, (first, count) in enumerate(zip(firsts.tolist(), sizes.tolist(), strict=True)):
+        some = inner[first : first + count]
+        np.matmul(some.T, some, out=products[place])
+    squares = np.concatenate([sign * packed(products), of_others[:, :1]], axis=1)
     labelled = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
     if isinstance(lists.values, Shares):
         labelled = owners, values.astype(np.int64), np.full(len(y), sign, np.float32)
-    counts, scatter = sign * sizes.astype(np.float32), summed(squared_lengths(u))
-    return Drift(numbers, counts, summed(y), summed(squares), summed(u), scatter, **_tallied(*labelled))
+    counts, scatter = sign * sizes.astype(np.float32), of_others[:, 1]
+    return Drift(numbers, counts, of_keys, squares, of_values, scatter, **_tallied(*labelled))
+
+
+def _summed(x: Array, places: Counts) -> Array:
+    """The sums of rows, (n, w), that have the same of some places from 0 on, in whose order they come.
+
+    By products, in a third of the time of `np.add.reduceat`.
+    """
+    found = np.zeros((places[-1] + 1, x.shape[1]), np.float32)
+    for start in range(0, len(x), SUMMED):
+        some = places[start : start + SUMMED]
+        first, stop = some[0], some[-1] + 1
+        found[first:stop] += (np.arange(first, stop)[:, None] == some).astype(np.float32) @ x[start : start + SUMMED]
+    return found
 
 
 def _products(x: Array) -> Array:
