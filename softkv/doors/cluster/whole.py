@@ -323,9 +323,9 @@ class WholeSnapshot(Snapshot):
         found: Mask = np.concatenate([one.matching(where) for one in self.snapshots])
         return found
 
-    def index(self, name: str) -> IndexFile | None:
-        """The file of what was learned, which each shard has; None for an index, which is of a shard."""
-        return self._some.index(name) if name == self.manifest.settings.get("projection") else None
+    def index(self, _name: str) -> IndexFile | None:
+        """None: files of indexes, and of what was learned, are of a shard."""
+        return None
 
     def close(self) -> None:
         """Let the snapshots of the shards go."""
