@@ -142,8 +142,12 @@ def test_the_ways_to_ask_agree_with_one_store(both: tuple[Cluster, SoftKV]) -> N
 def test_heads_and_attention_agree_with_one_store(shards: int, tmp_path: Path) -> None:
     """The value is that of all heads, and weights are in the order of the items."""
     heads = Heads.random(2, query_width=5, key_width=5, value_width=3, head_width=2, seed=0)
+    mask = np.random.default_rng(0).random((3, 30)) < 0.3
     with clustered(tmp_path / "c", "vector", 30, shards=shards) as db, filled(tmp_path / "s", "vector", 30) as one:
         places = [list(one).index(key) for key in db]
+        for some in (mask, mask[0], mask[:1]):
+            found = db.lookup(QUERIES, heads=heads, mask=some[..., places])
+            np.testing.assert_allclose(found.value, one.lookup(QUERIES, heads=heads, mask=some).value, atol=1e-5)
         for given in ({}, {"k": 4}, {"temperature": np.array([0.5, 1.0, 2.0])}):
             found, other = (each.lookup(QUERIES, heads=heads, show=30, **given) for each in (db, one))
             np.testing.assert_allclose(found.value, other.value, atol=1e-5)

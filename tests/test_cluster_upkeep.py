@@ -1,5 +1,6 @@
 """What keeps a cluster in order and makes it better: each shard for itself, or all of them as one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +8,12 @@ import pytest
 
 import softkv
 from softkv.database import import_from
-from softkv.doors.cluster.handle import create
+from softkv.doors.cluster.handle import Cluster, create
 from softkv.errors import InputError
 
 from .clusters import clustered, opened, require_alike
 from .databases import KINDS, count_as_large, filled, vectors_of
+from .farther import far_opened
 
 QUERIES = vectors_of(20, seed=5)
 COUNT = 600
@@ -53,12 +55,13 @@ def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path
         assert len(db.lookup(QUERIES)) == 20
 
 
-def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> None:
-    """It learned numbers that only some directions tell."""
+@pytest.mark.parametrize("opening", [opened, far_opened])
+def test_what_a_cluster_learned_holds_for_whoever_opens_it(opening: Callable[..., Cluster], tmp_path: Path) -> None:
+    """It learned numbers that only some directions tell; shards may be asked by messages."""
     vectors = np.random.default_rng(0).standard_normal((COUNT, 8)).astype(np.float32)
     path = tmp_path / "c"
     create(path, 3, value="number", compatibility="gaussian")
-    with opened(path) as db, softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as one:
+    with opening(path) as db, softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as one:
         for each in (db, one):
             each.add([f"key {n}" for n in range(COUNT)], vectors[:, 0] * 3.0, vectors=vectors)
         assert db.fit(seed=1).kept
@@ -66,9 +69,13 @@ def test_what_a_cluster_learned_holds_for_whoever_opens_it(tmp_path: Path) -> No
         errors = np.abs(learned.value - (vectors[:20, 0] + 0.1) * 3.0).mean()
         assert errors < 0.5 * np.abs(one.lookup(vectors[:20] + 0.1).value - (vectors[:20, 0] + 0.1) * 3.0).mean()
         db.export(tmp_path / "learned.jsonl")
+        assert "rank" in str(db.info().projection)
+        assert "learned" in [way.way for way in db.evaluate(vectors[:20], vectors[:20, 0] * 3.0).ways]
+        assert db.compare(vectors[0]).soft.value == db.lookup(vectors[0]).value
+        assert db.guard(0.8).about["projection"]
     import_from(tmp_path / "learned.jsonl", tmp_path / "again")
     for mode in ("r", "c"):
-        with opened(path, mode=mode) as db:
+        with opening(path, mode=mode) as db:
             np.testing.assert_array_equal(db.lookup(vectors[:20] + 0.1).value, learned.value)
     with softkv.open(tmp_path / "again", "r") as one:
         np.testing.assert_allclose(one.lookup(vectors[:20] + 0.1).value, learned.value, atol=1e-5)

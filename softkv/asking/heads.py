@@ -57,12 +57,18 @@ class Rewritten:
         return replace(
             question,
             queries=self.queries.reshape(-1, self.queries.shape[-1]),
+            mask=_of_each_head(question.mask, len(self.queries)),
             compatibility=REWRITTEN,
             temperature=np.tile(self.temperatures, len(self.queries)),
             tolerance=question.tolerance / max(1.0, float(np.linalg.norm(self.stretches))),
             rounded=0.0,
             heads=None,
         )
+
+
+def _of_each_head(mask: Any, heads: int) -> Any:
+    """A mask of each query, once for each head; one of all queries alike as it is."""
+    return mask if np.ndim(mask) < 2 or len(mask) < 2 else np.tile(mask, (heads, 1))
 
 
 def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answers) -> Answers:

@@ -80,13 +80,13 @@ def row_equal_to(snapshot: Snapshot, query: Matrix) -> int | None:
 
 def rows_left(view: View, question: Question) -> Mask:
     """The rows that a filter, and a mask that is the same for all queries, leave."""
-    mask = _left(view, question)
+    mask = left_to_each(view, question)
     assert mask is not None
     left: Mask = mask[0]
     return left
 
 
-def _left(view: View, question: Question) -> Mask | None:
+def left_to_each(view: View, question: Question) -> Mask | None:
     """The rows that may count, (b or 1, rows); None where all do."""
     snapshot = view.snapshot
     mask = None if snapshot.live.all() else snapshot.live[None, :]
@@ -95,14 +95,14 @@ def _left(view: View, question: Question) -> Mask | None:
         if not mask.any():
             raise AllMasked(f"no item matches where={question.where!r}, so there is nothing to average. Widen it.")
     if question.mask is not None:
-        mask = over_rows(view, question.mask) & (True if mask is None else mask)
+        mask = _over_rows(view, question.mask, len(question.queries)) & (True if mask is None else mask)
         if not mask.any() and len(mask):
             raise AllMasked("the mask leaves no item to see, so there is nothing to average. Allow one.")
     return mask
 
 
 def _candidates(view: View, question: Question) -> Candidates:
-    snapshot, mask = view.snapshot, _left(view, question)
+    snapshot, mask = view.snapshot, left_to_each(view, question)
     if mask is not None and mask.shape[0] == 1:
         rows = np.flatnonzero(mask[0])
         if gathers(len(rows), view, len(question.queries)):
@@ -112,7 +112,7 @@ def _candidates(view: View, question: Question) -> Candidates:
     return Candidates(block.vectors, block.values, mask, None)
 
 
-def over_rows(view: View, given: Any) -> Mask:
+def _over_rows(view: View, given: Any, queries: int) -> Mask:
     """A mask over the live items in their order, as one over the rows of the arena."""
     try:
         mask = np.asarray(given)
@@ -121,9 +121,10 @@ def over_rows(view: View, given: Any) -> Mask:
     order = view.sound_order
     if mask.dtype != np.bool_:
         raise KindError(f"expected a boolean mask, True where a query may see an item, got {mask.dtype}.")
-    if mask.ndim not in (1, 2) or mask.shape[-1] != len(order):
+    fits = mask.ndim == 1 or (mask.ndim == 2 and len(mask) in (1, queries))
+    if not fits or mask.shape[-1] != len(order):
         raise ShapeError(
-            f"expected a mask of shape ({len(order)},) or (queries, {len(order)}), one entry for each item in the "
+            f"expected a mask of shape ({len(order)},) or ({queries}, {len(order)}), one entry for each item in the "
             f"order of the store, got {mask.shape}."
         )
     mask = np.atleast_2d(mask)

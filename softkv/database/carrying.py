@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from softkv.asking.learned import Learned, read, read_file
+from softkv.asking.learned import Learned, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.database.guarding import rebased
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
 from softkv.logs import hint
 from softkv.progress import Progress
-from softkv.storage import Repaired, Snapshot, Store
+from softkv.storage import Repaired, Store
 from softkv.storage import repair as repair_items
 from softkv.storage.protocol.index_files import IndexFile
 
@@ -74,7 +74,7 @@ def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
         _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
     elif name is not None:
         try:
-            files[name] = _packed(snapshot, name, known=known)
+            files[name] = _packed(view, known=known)
         except IndexDamaged as error:
             _warn(f"{snapshot.path} is exported without what it has learned: {error}")
             settings = _unlearned(settings)
@@ -87,14 +87,14 @@ def _renumbers(view: View) -> bool:
     return any(name.startswith("#") and name != f"#{place}" for place, name in names)
 
 
-def _packed(snapshot: Snapshot, name: str, *, known: bool) -> bytes:
+def _packed(view: View, *, known: bool) -> bytes:
     """The bytes of the metric, or an error that says why it cannot be carried."""
     from softkv.files.exports.header import MOST_CARRIED
 
-    if not len(snapshot):
+    if not len(view.snapshot) or view.learned is None:
         raise IndexDamaged(EMPTY)
-    learned = read(snapshot, name).without_numbers()
-    counted = {"last": min(learned.facts["last"], len(snapshot))} if known else {"held": 0.0}
+    learned = view.learned.without_numbers()
+    counted = {"last": min(learned.facts["last"], len(view.snapshot))} if known else {"held": 0.0}
     facts = {**learned.facts, **counted}
     packed = b"".join(replace(learned, facts=facts).encoded())
     if len(packed) > MOST_CARRIED:

@@ -22,7 +22,7 @@ from softkv.asking.joined import joined
 from softkv.asking.question import Question
 from softkv.asking.route import CALIBRATED, MEASURED, route
 from softkv.asking.sampled import Told
-from softkv.asking.scan import over_rows
+from softkv.asking.scan import left_to_each
 from softkv.asking.view import View
 from softkv.doors.cluster.best import merged_best
 from softkv.doors.cluster.merging import Sides, over_all
@@ -32,6 +32,7 @@ from softkv.doors.cluster.shard import Carrier, out_of_reach
 from softkv.doors.cluster.sharing import shared
 from softkv.doors.cluster.whole import WholeView
 from softkv.errors import AllMasked, InputError, StoreError
+from softkv.maths.inputs import refuse_all_masked
 from softkv.maths.sampling import Elsewhere
 from softkv.storage.layout import Mask, Rows
 
@@ -90,7 +91,9 @@ def _together(
 ) -> tuple[Answers, dict[int, Told]]:
     """The merged answers of all shards, and those of each; `known` is a forecast of the latter."""
     parts, refusals, lost, count = dict[int, Answers](), [], dict[int, str](), len(question.queries)
-    allowed = None if question.mask is None else over_rows(whole, question.mask)
+    allowed = None if question.mask is None else left_to_each(whole, question)
+    if allowed is not None:
+        refuse_all_masked(allowed.sum(1), 0)
     asked, views = _closer(whole, question), whole.snapshot.views
     seen = {shard: _seen(whole, shard, question, allowed) for shard, view in enumerate(views) if len(view.snapshot)}
     seen = {shard: one for shard, one in seen.items() if len(one[0]) or not count}
@@ -113,7 +116,7 @@ def _together(
     if lost and not (whole.snapshot.partial and parts):
         raise out_of_reach(whole.snapshot.path, list(lost.values()))
     if not parts:
-        raise refusals[0] if refusals else AllMasked("the mask leaves no item to see, so there is nothing to average.")
+        raise refusals[0]
     sides = Sides(tuple(parts.values()), whole.labels, tuple(beside[shard] for shard in parts))
     merged_all = replace(_merged(whole, question, sides), **_of_all(whole, question))
     told = dict(zip(parts, zip(sides.log_masses, sides.values, strict=True), strict=True))
@@ -171,9 +174,8 @@ def _seen(whole: WholeView, shard: int, question: Question, allowed: Mask | None
     if allowed is None:
         return everyone, None
     offset, order = int(whole.snapshot.offsets[shard]), snapshot.in_order()
-    mask = allowed[:, offset + order]
-    left: Mask = mask if question.where is None else mask & snapshot.matching(question.where)[order]
-    return everyone[np.broadcast_to(left.any(axis=1), everyone.shape)], mask
+    mask: Mask = allowed[:, offset + order]
+    return everyone[np.broadcast_to(mask.any(axis=1), everyone.shape)], mask
 
 
 def _part(question: Question, some: Rows, mask: Any) -> Question:

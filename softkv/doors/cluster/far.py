@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol, cast
 import numpy as np
 
 from softkv.answer import Answers, Described, Kept
+from softkv.asking.learned import Learned
 from softkv.asking.question import Question
 from softkv.asking.sampled import Told
 from softkv.asking.view import View
@@ -187,6 +188,12 @@ class FarView:
         self.snapshot = FarSnapshot(shard, header, kept=kept)
         self.longest_key, self.reach = header.longest_key, header.reach
         self._described: dict[int, Described] = {}
+
+    @cached_property
+    def learned(self) -> Learned | None:
+        """What the shard has learned, without the numbers of its keys, which are asked for by nobody here."""
+        name = self.profile.projection
+        return None if name is None else cast(Learned, self._shard.read("learned", (name,), view=self.header.name))
 
     @property
     def farthest_key(self) -> float:

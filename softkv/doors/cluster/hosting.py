@@ -160,9 +160,11 @@ class HostedShard:
         if options.pop("newest", False) and self._told(message.view, kept=False) is not None:
             return None
         view = self._view_of(message.view or "", work)
-        if work in ("evidence", "forecast"):
+        if work in ("evidence", "forecast", "learned"):
             projection, *asked = given
             view.profile = replace(view.profile, projection=projection)
+            if work == "learned":
+                return None if view.learned is None else view.learned.without_numbers()
             return forecast(view, *asked) if work == "forecast" else self._evidence(view, *asked)
         if work == "index_info":
             return index_of(view)

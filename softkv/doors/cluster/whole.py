@@ -322,9 +322,9 @@ class WholeSnapshot(Snapshot):
         found: Mask = np.concatenate([one.matching(where) for one in self.snapshots])
         return found
 
-    def index(self, name: str) -> IndexFile | None:
-        """The file of the metric, which each shard has; None for an index, since each shard has its own."""
-        return self._some.index(name) if name == self.manifest.settings.get("projection") else None
+    def index(self, _name: str) -> IndexFile | None:
+        """None: files of indexes, and of what was learned, are of a shard."""
+        return None
 
     def close(self) -> None:
         """Release the snapshots of the shards."""
