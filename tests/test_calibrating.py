@@ -136,6 +136,30 @@ def test_few_points_of_which_none_is_known_or_that_conflict_make_no_guard() -> N
 
 
 @pytest.mark.parametrize("confidence", [0.95, None])
+@pytest.mark.parametrize("kind", ["label", "number", "strangers"])
+def test_equal_queries_are_known_and_familiar_however_their_evidence_is_rounded(
+    kind: str, confidence: float | None
+) -> None:
+    """A query that is asked alone has evidence that differs in the last places from that among others."""
+    for seed in range(20):
+        rng = np.random.default_rng([36, seed])
+        few = rng.normal(-3.0 * seed, 3.0, 9)
+        evidence = few[rng.integers(0, 9, 600)]
+        aims = (rng.random(600) < 0.03).astype(np.int64) if kind == "label" else None
+        others = seen_with(few.min() + rng.standard_normal(300)) if kind == "strangers" else None
+        promise = Promise(0.1, 0.9 if others else None, confidence)
+        seen = seen_with(evidence)
+        if aims is not None:
+            seen = seen._replace(value=np.tile([0.5, 0.5], (600, 1)))
+        guard = calibrate(seen, aims, others, promise, coded=aims is not None, widths=None, items=1)
+        off = 2e-6 * np.maximum(1.0, np.abs(evidence))
+        for moved in (evidence - off, evidence + off, evidence + rng.uniform(-1, 1, 600) * off):
+            again = seen._replace(log_mass=moved)
+            assert guard.known(again).tolist() == guard.known(seen).tolist()
+            assert (guard.familiarity(again) >= guard.evidence.p_values(evidence)).all()
+
+
+@pytest.mark.parametrize("confidence", [0.95, None])
 def test_a_refusal_names_the_least_share_that_is_kept(confidence: float | None) -> None:
     """It is told of wrong answers, and of strangers; a hundredth less is refused."""
     rng = np.random.default_rng(34)

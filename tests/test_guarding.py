@@ -396,6 +396,16 @@ def test_an_estimate_that_straddles_the_threshold_is_neither_known_nor_unknown(n
     assert replace(found, **told, log_mass_error=None).known.tolist() == [None, None]
 
 
+def test_an_estimate_is_at_least_as_familiar_as_the_exact_answer(numbers: softkv.SoftKV) -> None:
+    """A share of queries that is told too small would say that too many are strange."""
+    found, rng = numbers.lookup(spots(6, 400)), np.random.default_rng(6)
+    off = {"log_mass": found.log_mass + rng.uniform(-0.1, 0.1, 400), "log_mass_error": np.full(400, 0.1)}
+    rough = replace(found, error_kind="calibrated", error=np.full(400, 0.01), **off).familiarity
+    told = [(mine, exact) for mine, exact in zip(rough, found.familiarity, strict=True) if mine is not None]
+    assert len(told) > 350
+    assert all(exact <= mine <= exact + 0.2 for mine, exact in told)
+
+
 def test_the_interval_of_an_estimate_holds_that_of_the_exact_answer(numbers: softkv.SoftKV) -> None:
     """Value and width may be off in any way within the errors that are stated."""
     found, rng = numbers.lookup(spots(6, 400)), np.random.default_rng(6)
@@ -613,7 +623,14 @@ STRANGERS = spots(60, 100) + 50.0
     [
         ("number", {"wrong_at_most": 0.0}, InputError, "wrong_at_most"),
         ("number", {"wrong_at_most": True}, InputError, "wrong_at_most"),
+        (
+            "number",
+            {"wrong_at_most": 1e-17},
+            InputError,
+            "wrong_at_most to be a number between 0 and 1, at least 1e-09",
+        ),
         ("number", {"confidence": 1.0}, InputError, "confidence"),
+        ("number", {"confidence": 1e-17}, InputError, "confidence"),
         ("number", {"strangers_at_most": 1.5, "strangers": STRANGERS}, InputError, "strangers_at_most"),
         ("number", {"strangers_at_most": 0.1}, InputError, "expected strangers"),
         ("number", {"strangers_at_most": 0.01, "strangers": STRANGERS}, InputError, "at least 374 strangers"),

@@ -177,6 +177,32 @@ def test_a_guard_says_which_queries_are_known(kind: str, browser: Any, tmp_path:
         assert says(seen, "#evidence-told", "so the query is known")
 
 
+def test_a_page_of_some_items_says_only_what_all_have_said(browser: Any, tmp_path: Path) -> None:
+    """An item that asks those which were drawn is neither known nor unknown; a query was asked of all."""
+    points, _ = spots(600)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add([f"spot {number}" for number in range(600)], points.sum(1), vectors=points)
+        db.tune()
+        db.guard(wrong_at_most=0.1)
+        db.page(tmp_path / "page.html", items=200, queries=[FAR])
+    for link, told in (("#query=q0", "so the query is not known."), ("#query=i3", "which only all items can tell.")):
+        with opened(browser, tmp_path / "page.html", link) as seen:
+            assert told in seen.page.text_content("#evidence-told")
+
+
+def test_a_page_that_compares_otherwise_has_no_threshold(tmp_path: Path) -> None:
+    """The temperature is that of the guard."""
+    points, _ = spots(300)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add([f"spot {number}" for number in range(300)], points.sum(1), vectors=points)
+        usual = db.tune().temperature
+        db.guard(wrong_at_most=0.1)
+        assert "threshold" in db.scene()["guard"]
+        db.tune(compatibility="laplace")
+        db.set_temperature(usual)
+        assert "is about comparing by 'gaussian'" in db.scene()["guard"]["told"]
+
+
 def test_a_guard_about_other_answers_says_so(browser: Any, tmp_path: Path) -> None:
     """The store has another temperature by now; the gauge is that of items that were left out."""
     points, _ = spots(300)

@@ -167,9 +167,14 @@ class InMemory:
         return replace(self, in_unit=1.0, learned=learned, inverse_lengths=inverse)
 
     @property
-    def projection(self) -> str | None:
-        """None: what was learned does not change."""
-        return None
+    def goes_by(self) -> dict[str, Any]:
+        """What answers go by and may change without another `fit`: nothing."""
+        return {}
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """How many rows and items there are."""
+        return (len(self.items.keys),) * 2
 
     @property
     def temperature(self) -> float:
@@ -280,9 +285,17 @@ class OnDisk:
         return held
 
     @property
-    def projection(self) -> str | None:
-        """The file of what the store has learned by now, if anything."""
-        return self.db()._view().profile.projection
+    def goes_by(self) -> dict[str, Any]:
+        """What answers go by and may change without another `fit`: how the store compares, and where its rows lie."""
+        view = self.db()._view()
+        there = f"{view.snapshot.store} {view.snapshot.generation}"  # a compaction moves them, another store has others
+        return {"projection": view.profile.projection, "compatibility": view.profile.compatibility, "rows": there}
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """How many rows and items there are."""
+        snapshot = self.db()._view().snapshot
+        return snapshot.rows, len(snapshot)
 
     @property
     def temperature(self) -> float:

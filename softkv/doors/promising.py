@@ -73,7 +73,8 @@ class Promising:
         how: dict[str, Any] = {"coded": coded, "widths": widths, "items": answers.count}
         guard = calibrate(seen.taken(some), aims[some], None, promise, **how)
         seen_then = {**guard.found, "who": "samples", "within": None, "left_out": left}
-        self.guard_ = replace(guard, about=self._how(answers), found=seen_then)
+        base = *self.held_.extent, 0
+        self.guard_ = replace(guard, about=self._how(answers), found=seen_then, base=base)
         return self
 
     def predict_known(self, X: Any) -> Array:
@@ -88,16 +89,17 @@ class Promising:
             return found
         if self.guard_.about != (how := self._how(found)):
             raise InputError(f"expected {self.guard_.about}, as calibrated, got {how}. Call `conformalize` again.")
-        if abs(found.count - self.guard_.items) / self.guard_.items >= CHANGED:
+        changed, items = self.guard_.changed(*self.held_.extent), self.guard_.base[1]
+        if changed / items >= CHANGED:
             raise InputError(
-                f"expected about {self.guard_.items:,} items in the store, as when it was calibrated, got "
-                f"{found.count:,}. Call `conformalize` again."
+                f"expected about the items as when it was calibrated, but {changed:,} of {items:,} changed. Call "
+                "`conformalize` again."
             )
         return replace(found, guard=replace(self.guard_, now=found.count))
 
     def _how(self, answers: Answers) -> dict[str, Any]:
         """What may change predictions without `fit`: a parameter, and what a store goes by."""
-        return {"k": self.k, "temperature": float(answers.temperature), "projection": self.held_.projection}
+        return {"k": self.k, "temperature": float(answers.temperature), **self.held_.goes_by}
 
 
 class PromisingNumbers(Promising):

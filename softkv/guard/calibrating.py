@@ -21,7 +21,7 @@ import numpy.typing as npt
 from softkv.errors import InputError
 from softkv.guard.conformal import Ranked, fewest_points, heavier
 from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_value
-from softkv.guard.guard import Guard, Seen, checked_share
+from softkv.guard.guard import Guard, Seen, checked_share, hair
 from softkv.guard.widths import WidthRule
 
 FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
@@ -153,8 +153,7 @@ def _threshold(
     if promise.confidence is None:
         return _on_average(promise, evidence, wrong, others, again)
     if wrong is None and others is None:
-        ranked = np.minimum(np.sort(evidence), np.sort(again))
-        return float(ranked[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
+        return float(_lowest(evidence, again)[most_events(len(evidence), promise.wrong_at_most, promise.confidence)])
     grid = _choosing(len(evidence))
 
     def risks(*, choose: bool) -> list[Risk]:
@@ -169,7 +168,7 @@ def _threshold(
 
     lower = max(0.0, float(np.quantile((evidence - again)[grid], LOWERED)))
     thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
-    thresholds -= lower
+    thresholds -= lower + hair(thresholds)
     # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
     first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
     return laxest(thresholds[first:], risks(choose=False), promise.confidence)
@@ -185,17 +184,23 @@ def _on_average(
     """
     away, above = math.inf, -math.inf  # thresholds that are no higher turn few away; what these have to be above
     if wrong is None:
-        away = float(np.minimum(np.sort(evidence), np.sort(again))[_rank(len(evidence), promise.wrong_at_most) - 1])
+        away = float(_lowest(evidence, again)[_rank(len(evidence), promise.wrong_at_most) - 1])
         if others is None:
             return away
     else:
         above = _largest(np.where(wrong, evidence, -math.inf), promise.wrong_at_most)
     if others is not None and promise.strangers_at_most is not None:
         above = max(above, _largest(others, promise.strangers_at_most))
-    least = float(np.min(evidence[evidence > above], initial=math.inf))
-    lower = max(0.0, float(np.quantile(evidence - again, LOWERED)))
+    least = float(np.min(evidence[evidence - 2.0 * hair(evidence) > above], initial=math.inf))
+    lower = max(float(hair(np.asarray(least))), float(np.quantile(evidence - again, LOWERED)))
     found = min(max(least - lower, (least + above) / 2.0), away)
     return found if above < found and (evidence >= found).mean() >= SOME else None
+
+
+def _lowest(evidence: Floats, again: Floats) -> Floats:
+    """The evidence of each rank, the lower of the two, and by a hair lower than those who have it."""
+    ranked = np.minimum(np.sort(evidence), np.sort(again))
+    return ranked - hair(ranked)
 
 
 def _rank(count: int, share: float) -> int:

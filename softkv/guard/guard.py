@@ -28,6 +28,8 @@ from softkv.kinds import ValueKind
 
 SURE, NONE = 4.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
 CHANGED = 0.1  # of the items: from there on the guard is about others
+HAIR = 2.0**-18  # of evidence: by so much at most it moves where equal queries are asked alone, or of other shards
+LEAST = 1e-9  # of shares, and of what they are short of 1
 OLDER = {"answered": "known"}  # of what was seen, names by which guards were written before
 
 Array = npt.NDArray[Any]
@@ -87,9 +89,10 @@ class Guard:
     def familiarity(self, seen: Seen) -> Array:
         """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1).
 
-        Of objects where any is None, as in `known`.
+        Of an estimate that of the most evidence it may have. Of objects where any is None, as in `known`.
         """
-        return self._told(seen, self.evidence.p_values(self.evidence_of(seen)))
+        most = self.evidence_of(seen, 1)
+        return self._told(seen, self.evidence.p_values(most + hair(most)))
 
     def _told(self, seen: Seen, found: Array) -> Array:
         """What was found of each query, but None where its evidence is known too roughly."""
@@ -188,10 +191,15 @@ class Guard:
         return "; ".join(told)
 
 
+def hair(evidence: Floats) -> Floats:
+    """How far evidence may be off because it was rounded otherwise."""
+    return HAIR * np.maximum(1.0, np.where(np.isinf(evidence), 0.0, np.abs(evidence)))
+
+
 def checked_share(name: str, given: object) -> float:
-    """A share between 0 and 1, neither of them."""
-    if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not 0 < given < 1:
-        raise InputError(f"expected {name} to be a number between 0 and 1, got {given!r}.")
+    """A share between 0 and 1, and no nearer to either than any number of points can tell."""
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not LEAST <= given <= 1 - LEAST:
+        raise InputError(f"expected {name} to be a number between 0 and 1, at least {LEAST} from both, got {given!r}.")
     return float(given)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.promised import AGAIN
+from softkv.asking.promised import unlike
+from softkv.asking.question import LEARNED
 from softkv.asking.view import View
 from softkv.errors import InputError, NotExpressible
 from softkv.maths.heads import Heads
@@ -75,7 +76,7 @@ def scene_of(
         "plane": {"unit": plane.unit, "middle": plane.middle.tolist(), "axes": plane.axes.tolist()},
         "heads": heads_there,
         "evidence": None if heads is not None else _left_out(vectors, compared, temperature),
-        "guard": None if heads is not None else _guard(view, temperature),
+        "guard": None if heads is not None else _guard(view, compared, temperature),
         **_values(view, rows),
         **_told(view, rows),
         "queries": [
@@ -158,13 +159,12 @@ def _left_out(vectors: Vectors, compared: str, temperature: float) -> list[float
     return sorted(found.log_mass.tolist())
 
 
-def _guard(view: View, temperature: float) -> dict[str, Any] | None:
+def _guard(view: View, compared: str, temperature: float) -> dict[str, Any] | None:
     """What the guard of a store goes by and what it promises, or why it is about other answers; None without one."""
     guard, stale = view.guard
     if guard is None:
         return None
-    if stale is None and guard.about["temperature"] != temperature:
-        stale = f"the guard is about temperature {guard.about['temperature']:.4g}. {AGAIN}"
+    stale = stale or unlike(guard.about, compared if view.profile.projection is None else LEARNED, temperature)
     if stale is not None:
         return {"told": stale}
     evidence = guard.evidence.values[np.isfinite(guard.evidence.values)].tolist()

@@ -70,7 +70,8 @@ function showEvidence() {
   const little = share === 0 ? 'Nothing here is like it: the answer is a guess.' : 'Little here is like it: do not rely on the answer.';
   const means = share < 0.05 ? little : 'It is like what is stored, so there is something to go by.';
   const is = typeof known === 'boolean' ? known : x >= threshold;
-  const judged = `It takes ${figure(threshold)} to be known, so the query is ${is ? 'known' : 'not known'}`;
+  const so = typeof known === 'boolean' || scene.drawn === null ? `so the query is ${is ? 'known' : 'not known'}` : 'which only all items can tell';
+  const judged = `It takes ${figure(threshold)} to be known, ${so}`;
   byId('gauge').append(gauge(sorted, x, words, threshold));
   const guard = told ? ` Guard: ${told}${told.endsWith('.') ? '' : '.'}` : '';
   const measured = `All this holds at the store’s own temperature, ${figure(scene.temperature)}, wherever the slider stands.`;
