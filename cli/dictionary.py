@@ -11,7 +11,7 @@ from softkv.kinds import ValueKind
 from . import options, output, served
 from .wording import in_options
 
-ON_A_TERMINAL = 50  # items that `list` shows where somebody has to read them
+ON_A_TERMINAL = 50  # items that `list` shows on a terminal
 COLUMNS = ("key", "value", "payload", "text")
 
 

@@ -30,7 +30,7 @@ def mixture(
     """Items in clusters whose sizes fall as 1/rank; the same for the same arguments.
 
     Queries spread around the centres as keys do; or, with `asking`, each as far as it likes between these two numbers.
-    Made in blocks, so that it takes little more memory than what comes of it.
+    Made in blocks, so that it takes little more memory than the result.
 
     >>> made = mixture(1000, 8, 2, 5, seed=0)
     >>> made.keys.shape, made.values.shape, made.queries.shape
