@@ -1,4 +1,4 @@
-"""Putting items in: `add`, one from the command line, or many from a file or another program."""
+"""`add`: one item from the command line, or many from a file or another program."""
 
 import os
 import sys
@@ -159,7 +159,7 @@ def _there(path: str) -> tuple[str | None, int]:
 
 @contextmanager
 def _resumable(loading: "Loading", skip: int, batch: str | None) -> Iterator[None]:
-    """Around reading and adding: where it ends early, say what is stored and how to go on."""
+    """Within the block, an error or Ctrl-C says what is stored and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -174,7 +174,7 @@ def _resumable(loading: "Loading", skip: int, batch: str | None) -> Iterator[Non
 
 
 def _guessed(first: "Sequence[Record]", source: str, hinted: list[str]) -> str | None:
-    """The kind that the file states. Hints, before anything is written, at what only a new store would undo."""
+    """The kind that the file states; also gives hints, before anything is written that only a new store could undo."""
     from softkv.database.intake import look_like_labels
 
     kind, values = first[0].kind, [one.value for one in first]
@@ -197,7 +197,7 @@ def _passed_over(error: BadRecord) -> None:
 
 @contextmanager
 def filling(path: str, wishes: dict[str, Any]) -> Iterator[Any]:
-    """The store, open for adding; made if there is none, and gone again if that is all that came of it."""
+    """The store, open for adding; made if there is none, and removed again if nothing could be added."""
     from softkv.storage import Store
 
     there = is_url(path) or os.path.lexists(path)

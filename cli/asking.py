@@ -18,7 +18,7 @@ from .wording import in_options
 TOGETHER = 256  # questions of stdin
 UNKNOWN = 3  # the exit code where a query is not known
 NO_GUARD = "`--known` needs a guard, and this store has none: `softkv guard` makes one."
-NEGLIGIBLE = 1e-6  # of a label: it is left out of a line of JSON
+NEGLIGIBLE = 1e-6  # labels with a smaller share are left out of JSON
 ARITHMETIC_COLUMNS = ("query", "answer", "key", "score", "score/T", "exp", "sum", "weight", "refused")
 CONTRIBUTOR_COLUMNS = ("query", "answer", "known", "key", "weight", "score", "text", "value", "payload", "refused")
 vector = click.option(
@@ -112,7 +112,7 @@ def query(
                 answer = answered()
                 questions.judge(answer)
                 _print_answer(questions, answer, show, explain=explain)
-                if questions.form != "table":  # which says it in its last line
+                if questions.form != "table":  # a table says it in its last line
                     questions.hint_at_scan(answer, db)
     return questions.failed
 
@@ -197,7 +197,7 @@ def compare(
 
 
 class Questions:
-    """What is asked: one text, one vector, or the lines of stdin, each of which gets an answer of its own."""
+    """The questions: one text, one vector, or the lines of stdin, each of which gets an answer of its own."""
 
     def __init__(
         self, text: str | None, vector: str | None, form: str | None, columns: Sequence[str], *, known: bool = False
@@ -212,9 +212,9 @@ class Questions:
         self._known, self._promised = known, True
 
     def judge(self, answer: Any) -> None:
-        """Note where known answers are wanted and this is none; where nobody can tell, that is an error.
+        """Note an answer that is not known, if --known asks for it; an error if that cannot be decided.
 
-        Where there is no guard, a query that is far from all items is not known, which promises nothing, as is said.
+        Without a guard, a query far from all items counts as not known; a message says that this promises nothing.
         """
         if not self._known or answer.known:
             return
@@ -230,7 +230,7 @@ class Questions:
         return output.lines_of_stdin() if self.many else iter([self.one])
 
     def read(self, asked: Any) -> Any:
-        """What a question asks with: itself, or the numbers of a line or several where these are vectors."""
+        """The query of a question: its text, or the vectors in a line or in several."""
         if not self._vectors:
             return asked
         try:
@@ -239,15 +239,15 @@ class Questions:
             raise InputError(error.message) from None
 
     def answered_by(self, ask: Callable[[Any], Any]) -> Iterator[tuple[Any, Callable[[], Any]]]:
-        """Each question, and what gives its answer or raises: those that have arrived are asked together."""
+        """Each question, with a function that returns its answer or raises; lines at hand are asked together."""
         for some in output.lines_at_hand(TOGETHER) if self.many else [[self.one]]:
             yield from zip(some, _answers(some, lambda asked: ask(self.read(asked))), strict=True)
 
     @contextmanager
     def answering(self, asked: Any) -> Iterator[None]:
-        """Around the answer to one question: among many, one that cannot be asked does not silence the others."""
+        """Around the answer to one question: among many, an error is reported and the others go on."""
         self._line += 1
-        self._named = {"query": asked} if isinstance(asked, str) else {}  # a vector is long, and known to who asked
+        self._named = {"query": asked} if isinstance(asked, str) else {}  # a vector would be long
         self._named |= {"query": self._line} if self._vectors else {}
         try:
             yield
@@ -284,7 +284,7 @@ class Questions:
 
 
 def _answers(some: list[Any], ask: Callable[[Any], Any]) -> list[Callable[[], Any]]:
-    """What gives the answer to each of some questions, or raises: of one that cannot be asked, when it is its turn."""
+    """For each of some questions a function that returns its answer, or raises its error when its turn comes."""
     if len(some) < 2:
         return [applied(ask, one) for one in some]
     try:
@@ -330,7 +330,7 @@ def _print_comparison(questions: Questions, found: Any, show: int) -> None:
 
 
 def _readable(plain: dict[str, Any], show: int) -> dict[str, Any]:
-    """An answer without what nobody reads: the mean embedding of texts, and all labels but those of the most weight."""
+    """An answer without the mean embedding of texts, and with only the labels of the most weight."""
     plain.pop("embedding", None)
     if "distribution" in plain:
         shares = sorted(plain["distribution"].items(), key=lambda pair: -pair[1])
@@ -364,7 +364,7 @@ def _arithmetic(answer: Any) -> list[dict[str, Any]]:
         step = {"key": name_of(one), "score": one.score, "score/T": logit, "exp": math.exp(logit - best)}
         steps.append({**step, "sum": total, "weight": step["exp"] / total})
     rest = max(0.0, total - sum(step["exp"] for step in steps))
-    # Top-k blends some of the rows, but a weight is a share of all, of which it does not say how many they are.
+    # With -k some rows are blended, but weights are shares of all, whose number the answer does not have.
     if answer.scored > len(steps) or held < 1:
         others = "(all others)" if held < 1 else f"({answer.scored - len(steps):,} others)"
         steps.append({"key": others, "score": None, "score/T": None, "exp": rest, "sum": total, "weight": rest / total})

@@ -88,7 +88,7 @@ def bench(
 
 @contextmanager
 def _place(keep: str | None) -> Iterator[str]:
-    """Where the store is made: at a new place, or in a directory that goes, also after Ctrl-C."""
+    """Where the store is made: at a new path, or in a directory that is removed, also after Ctrl-C."""
     if keep is not None:
         if os.path.lexists(keep):
             raise StoreExists(f"there is something at {keep} already. Name a new place with --keep.")
@@ -158,7 +158,7 @@ def _times(ms: float, *ratios: float | None) -> list[str]:
 
 
 def _footnotes(facts: dict[str, Any], found: "list[Result]") -> list[str]:
-    """What the columns do not say."""
+    """Lines below the table."""
     notes = [
         "",
         "error: from the full softmax in float64, as a share of the value scale, median and largest of the batch",

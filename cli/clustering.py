@@ -1,4 +1,4 @@
-"""Clusters of stores: `cluster create`, `cluster status`, `cluster grow`, and what else is done with one as a whole.
+"""Clusters of stores: `cluster create`, `status`, `grow`, `check`, `backup` and `restore`.
 
 All other commands take the directory of a cluster as they take a store.
 """
@@ -54,7 +54,7 @@ def status(directory: str, form: str | None) -> None:
 
 
 def _by_paths(command: click.Command, example: str, **paths: str) -> click.Command:
-    """A command of upkeep whose options and arguments that are paths, by their names there, are arguments here."""
+    """A command of upkeep, with those of its parameters that are paths as arguments."""
     others = [one for one in command.params if one.name not in paths]
     arguments = [click.Argument([name], metavar=shown) for name, shown in paths.items()]
     shown = options.example(f"softkv cluster {command.name} {example}")

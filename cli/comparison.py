@@ -12,7 +12,7 @@ from .wording import NUMBER
 COLUMNS = ("query", "way", "value", "refused")
 WAYS = ("hard", "top_k", "soft")
 SHOWN = 5  # contributors of each way
-WIDEST, NARROWEST, BESIDE = 31, 15, 34  # characters of the column of a way, and of a line beside those of three
+WIDEST, NARROWEST, BESIDE = 31, 15, 34  # characters: of the column of a way at most, at least; and of what is beside it
 LINES = 2  # of a key
 SHARE = "  0.0% "  # what stands before a key
 

@@ -1,8 +1,7 @@
-"""A store against plain FAISS and plain NumPy, asked in turn on the same items: how long each takes, how exact it is.
+"""A store beside plain FAISS and plain NumPy, asked in turn on the same items: how long each takes, how exact it is.
 
-Every contestant is asked once, unmeasured, before it counts, and between two of them there is a pause in which the
-threads of the one before go to sleep. Times are medians. FAISS multiplies matrices by BLAS here, which is up to four
-times as fast as what it does on its own.
+Each is asked once, unmeasured, before it counts, and between two of them there is a pause in which the threads of the
+former go to sleep. Times are medians. FAISS multiplies matrices by BLAS here, up to four times as fast as by default.
 
 Does not make the items (mixtures.py) or print anything (benching.py).
 
@@ -34,7 +33,7 @@ BLOCK = 1 << 14  # items that are compared together in float64
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one of them did. Errors are those of the batch, as shares of the value scale; None where there is no value.
+    """The figures of one contestant. Errors are those of the batch, as shares of the value scale; None without values.
 
     Distances are from the full softmax in float64, also that of a top-k answer, which does not promise to be near it.
     """
@@ -56,7 +55,7 @@ class Result:
 
 
 def contest(db: Any, made: Mixture, *, index: bool, rounds: int, pause: float, threads: int) -> list[Result]:
-    """Ask everybody; without `index` the estimate and FAISS stay away."""
+    """Ask all contestants; without `index` the estimate and FAISS are left out."""
     info = db.info()
     ways: dict[str, Ask] = {
         SCAN: lambda asked: db.lookup(asked, tolerance=0),
@@ -101,7 +100,7 @@ def exact(made: Mixture, temperature: float) -> Floats:
 
 
 def turns(works: Mapping[str, Callable[[int], Any]], rounds: int, pause: float) -> dict[str, float]:
-    """The median seconds of each work, taken in turn, back and forth; each is told the number of the round."""
+    """The median seconds of each work, run in turn, back and forth; each gets the number of the round."""
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for number in range(rounds + 1):
         for name in list(works)[:: 1 if number % 2 else -1]:

@@ -1,4 +1,4 @@
-"""`demo`: the worked examples, told one after the other."""
+"""`demo`: print the worked examples, one after the other."""
 
 import os
 import shutil
@@ -55,7 +55,7 @@ def _show(names: tuple[str, ...], file: str | None, *, force: bool) -> None:
 
     from softkv.page import write
 
-    # Subtle: the folder stays, since a browser may read the file long after this process is gone.
+    # Subtle: the folder stays, since a browser may read the file long after this process has ended.
     place = file or os.path.join(tempfile.mkdtemp(prefix="softkv-"), "demo.html")
     write(content(names), place, store=None, force=force)
     output.say(f"wrote {place}: the examples as a tour; open it in a browser")

@@ -9,7 +9,7 @@ import click
 from . import options, output, served
 from .wording import in_options
 
-ON_A_TERMINAL = 50  # items that `list` shows where somebody has to read them
+ON_A_TERMINAL = 50  # items that `list` shows on a terminal
 COLUMNS = ("key", "value", "payload", "text")
 
 

@@ -16,7 +16,7 @@ STEPS = tuple(2.0 ** (half / 2) for half in range(-6, 7))  # of the temperatures
 
 
 def plot_to(_context: click.Context, _parameter: click.Parameter, given: str | None) -> str | None:
-    """A file that can be drawn into, or a refusal before anything is asked."""
+    """A file to draw into; refused before anything is asked if that is impossible."""
     if given is None:
         return None
     if Path(given).suffix.lower() not in DRAWN:

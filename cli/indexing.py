@@ -116,14 +116,14 @@ def drop(path: str, wait: float) -> None:
 
 
 def _told(found: "Info") -> str:
-    """What `info` says about the index, in the words of the command."""
+    """The part of `info` about the index, with options of the command in its advice."""
     if found.index is None:
         return NONE if found.proposer is None else f"{NONE}, but rows are proposed for {found.proposer}"
     return in_options(str(found.index))
 
 
 def _lines(found: "Info") -> list[str]:
-    """What is said of an index, with how it was built, a line for each fact."""
+    """The facts about an index and how it was built, a line for each."""
     shown = {"index": _told(found)}
     built = found.index.built if found.index else {}
     if built:
@@ -147,13 +147,13 @@ def _vectors(file: str) -> Any:
 
 
 def _forecast(db: Any, kind: str, **wanted: Any) -> str:
-    """What the build will take."""
+    """The forecast of the build, in words."""
     begun = db.info().building if kind == "lists" else None
     return f"this takes {db.forecast_index(kind, **wanted)}" + (f"; less, since an index {begun}" if begun else "")
 
 
 def _interrupted(db: Any, path: str) -> str:
-    """What a build that was interrupted leaves."""
+    """What an interrupted build leaves, in words."""
     again = f"`softkv index build --db {shlex.quote(path)}` starts again."
     try:
         info = db.info()

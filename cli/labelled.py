@@ -17,7 +17,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How such a file is to be read. None is for what its reader guesses."""
+    """How to read a file of queries. None means that the reader guesses."""
 
     format: str | None
     encoding: str
@@ -80,7 +80,7 @@ def queries_of(source: str, naming: Naming, kind: str | None, *, answered: bool 
 
 
 def strangers_of(source: str, naming: Naming) -> Any:
-    """The queries in a file without answers; whatever stands where answers would is not looked at."""
+    """The queries in a file, whose answers, if there are any, are ignored."""
     if source.lower().endswith(".npy"):  # a matrix has no columns to name
         naming = Naming(None, naming.encoding, None, None, ())
     return queries_of(source, replace(naming, value=()), None, answered=False)[0]

@@ -1,4 +1,4 @@
-"""The machine that figures come from, in a line: processor, cores, threads, versions, day."""
+"""The machine on which figures are measured, in a line: processor, cores, threads, versions, day."""
 
 import os
 import platform

@@ -15,7 +15,7 @@ from softkv.errors import SoftKVError
 
 from . import options
 
-COMMANDS = {  # with the file of each and what it does, since an import of all files for the help takes as long as click
+COMMANDS = {  # with the file and the help of each: importing all files for --help would take as long as importing click
     "add": ("adding", "Add the item KEY with this VALUE (missing or `-`: from stdin), or the items of a file."),
     "backup": ("upkeep", "Copy a store into DIRECTORY, while others read and write it."),
     "bench": ("benching", "Measure lookups of a store and its index on this machine, beside plain FAISS and NumPy."),
@@ -40,7 +40,7 @@ COMMANDS = {  # with the file of each and what it does, since an import of all f
     "query": ("asking", "Look TEXT up softly: the average of all values, each weighted by how well its key compares."),
     "reembed": ("upkeep", "Embed all items again with another model."),
     "restore": ("upkeep", "Make a store of the backup in DIRECTORY, where nothing is yet."),
-    "serve": ("serving", "Own stores and answer for them over HTTP, until Ctrl-C."),
+    "serve": ("serving", "Serve stores over HTTP, until Ctrl-C."),
     "set": ("dictionary", "Give the items with these keys, or those that --where matches, another value: all or none."),
     "tune": ("learning", "Choose the temperature at which items, left out one by one, are best predicted by others."),
 }
@@ -48,10 +48,10 @@ INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """The commands, of which each is imported when it is asked for."""
+    """The commands, each imported when it is called."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself, where `commands` has only what the help says of it."""
+        """Import a command; `commands` only has its line of help."""
         if super().get_command(ctx, cmd_name) is None:
             return None
         file = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
@@ -80,7 +80,7 @@ def softkv(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
-    # To look for cycles in all that was imported takes a quarter of a short command, most of it at exit.
+    # Looking for cycles in all that was imported takes a quarter of a short command, most of it at exit.
     gc.set_threshold(10_000)
     atexit.register(gc.freeze)
     _replace_what_is_closed()
@@ -104,7 +104,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
-    except OSError as error:  # a pipe that was closed, a disk that is full: nobody is left to read the rest
+    except OSError as error:  # a pipe that was closed, a disk that is full: the rest cannot be written
         if not isinstance(error, BrokenPipeError):
             from . import output
 

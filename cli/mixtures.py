@@ -25,37 +25,45 @@ class Mixture(NamedTuple):
 
 
 def mixture(
-    items: int, width: int, value_width: int, queries: int, seed: int, *, asking: tuple[float, float] | None = None
+    items: int,
+    width: int,
+    value_width: int,
+    queries: int,
+    seed: int,
+    *,
+    asking: tuple[float, float] | None = None,
+    spreads: tuple[float, float] = SPREADS,
+    noise: float = NOISE,
 ) -> Mixture:
     """Items in clusters whose sizes fall as 1/rank; the same for the same arguments.
 
     Queries spread around the centres as keys do; or, with `asking`, each as far as it likes between these two numbers.
-    Made in blocks, so that it takes little more memory than what comes of it.
+    Made in blocks, so that it takes little more memory than the result.
 
     >>> made = mixture(1000, 8, 2, 5, seed=0)
     >>> made.keys.shape, made.values.shape, made.queries.shape
     ((1000, 8), (1000, 2), (5, 8))
     """
     rng = np.random.default_rng(seed)
-    draw = Clusters(rng, max(1, min(MOST_CENTRES, items // MEMBERS)), width)
+    draw = Clusters(rng, max(1, min(MOST_CENTRES, items // MEMBERS)), width, spreads)
     keys = np.empty((items, width), np.float32)
     for start in range(0, items, BLOCK):
         keys[start : start + BLOCK] = draw.keys(min(BLOCK, items - start))
-    return Mixture(keys, values_of(keys, value_width, rng), draw.keys(queries, asking))
+    return Mixture(keys, values_of(keys, value_width, rng, noise), draw.keys(queries, asking))
 
 
-def values_of(keys: Array, width: int, rng: np.random.Generator) -> Array:
+def values_of(keys: Array, width: int, rng: np.random.Generator, noise: float = NOISE) -> Array:
     """Values that follow from keys, but for some noise, (n, width)."""
-    return values_by(keys, rng.standard_normal((keys.shape[1], width), dtype=np.float32), rng)
+    return values_by(keys, rng.standard_normal((keys.shape[1], width), dtype=np.float32), rng, noise)
 
 
-def values_by(keys: Array, slopes: Array, rng: np.random.Generator) -> Array:
+def values_by(keys: Array, slopes: Array, rng: np.random.Generator, noise: float = NOISE) -> Array:
     """Values that follow from keys by these slopes, (d, p), but for some noise, (n, p)."""
     values = np.empty((len(keys), slopes.shape[1]), np.float32)
     for start in range(0, len(keys), BLOCK):
         part = keys[start : start + BLOCK]
-        noise = rng.standard_normal((len(part), slopes.shape[1]), dtype=np.float32)
-        values[start : start + BLOCK] = np.tanh(STEEPNESS * (part @ slopes)) + NOISE * noise
+        drawn = rng.standard_normal((len(part), slopes.shape[1]), dtype=np.float32)
+        values[start : start + BLOCK] = np.tanh(STEEPNESS * (part @ slopes)) + noise * drawn
     return values
 
 
@@ -68,10 +76,12 @@ def of_length_1(vectors: Array) -> Array:
 class Clusters:
     """Centres in all directions, each with a spread of its own."""
 
-    def __init__(self, rng: np.random.Generator, count: int, width: int) -> None:
+    def __init__(
+        self, rng: np.random.Generator, count: int, width: int, spreads: tuple[float, float] = SPREADS
+    ) -> None:
         self._rng = rng
         self._centres = of_length_1(rng.standard_normal((count, width), dtype=np.float32))
-        self._spreads = rng.uniform(*SPREADS, count).astype(np.float32)
+        self._spreads = rng.uniform(*spreads, count).astype(np.float32)
         shares = 1.0 / np.arange(1, count + 1)
         self._shares = shares / shares.sum()
 

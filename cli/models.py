@@ -1,4 +1,4 @@
-"""What turns texts into vectors: `models list`, `models fingerprint`, `models distil`, `models onnx`."""
+"""Embedding models: `models list`, `models fingerprint`, `models distil`, `models onnx`."""
 
 from dataclasses import asdict
 

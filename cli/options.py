@@ -11,7 +11,7 @@ from click.core import ParameterSource
 from softkv.errors import InputError
 from softkv.kinds import ValueKind
 
-STORE = "softkv.store"  # where a context keeps the store that was named before the command
+STORE = "softkv.store"  # the key in a context of the store that was named before the command
 FORMS = {
     "plain": "Bare values, one a line.",
     "csv": "CSV with a header.",
@@ -22,12 +22,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def example(line: str) -> str:
-    """The end of a help: a line that can be run, and is by a test. It is not wrapped, so that it can be copied."""
+    """The example at the end of a help, which a test runs. It is not wrapped, so that it can be copied."""
     return f"\b\nExample: {line}"
 
 
 def given(*names: str) -> list[str]:
-    """The options among these that the command was given, by all their spellings; what is usual anyway counts too."""
+    """The options among these that were given to the command, in all spellings, even if with the default value."""
     context = click.get_current_context()
     found = [one for one in context.command.params if one.name in names]
     return ["/".join(one.opts) for one in found if _named(context, one)]
@@ -43,7 +43,7 @@ def _keep_store(context: click.Context, _option: click.Parameter, path: str | No
 
 
 def _one(context: click.Context, _argument: click.Parameter, words: tuple[str, ...]) -> str | None:
-    """The text that is looked up, which is a single word to a shell."""
+    """The text to look up; refuses several words, which have to be quoted in a shell."""
     if len(words) > 1:
         quoted = f'softkv {context.command.name} "{" ".join(words)}"'
         raise click.UsageError(f"expected one TEXT, got {len(words)}. Put quotes around it: {quoted}")

@@ -30,28 +30,28 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
-INDENT = 12  # of what goes on below, where lines are wrapped
+INDENT = 12  # of the lines that continue a wrapped one
 
 
 def resolved(form: str | None) -> str:
-    """The form that was asked for, or the one that suits where stdout goes."""
+    """The form that was asked for, else a table on a terminal, else JSON."""
     return form or ("table" if sys.stdout.isatty() else "json")
 
 
 def say(message: str) -> None:
-    """Tell the person at the terminal; what was done stays done where that cannot be written."""
+    """Write a message to stderr; a failure to write it is ignored."""
     with suppress(OSError):
         click.echo(harmless(message), err=True)
 
 
 def echo(text: str) -> None:
-    """A line of data as it is; but what a terminal would obey is spelled out there."""
-    # Subtle: without `color` click takes out of a pipe what looks like colours, and data would not come back unchanged.
+    """Write a line of data as it is; on a terminal control characters are escaped."""
+    # Subtle: without `color` click removes from a pipe what looks like colours, which would change data.
     click.echo(harmless(text) if sys.stdout.isatty() else text, color=True)
 
 
 def tell(text: str) -> None:
-    """Lines to be read: on a terminal they wrap between words, and what does not fit goes on below, indented."""
+    """Write lines of prose: on a terminal they wrap between words, indented."""
     wide = shutil.get_terminal_size().columns
     how: dict[str, Any] = {"subsequent_indent": " " * min(INDENT, wide // 4), "break_long_words": False}
     for line in text.splitlines():
@@ -60,12 +60,12 @@ def tell(text: str) -> None:
 
 def print_json(record: Any) -> None:
     """One line of JSON."""
-    # JSON has a way of its own to spell what a terminal would obey.
+    # JSON escapes control characters itself.
     click.echo(as_json(record).translate(_IN_JSON))
 
 
 def print_records(records: Iterable[Record], columns: Sequence[str], form: str | None, *, plain: str) -> None:
-    """Records in any form; `plain` is the column that stands for the record when there is only room for one.
+    """Records in any form; `plain` is the column that --plain prints.
 
     A table leaves out columns that are empty everywhere.
     """
@@ -103,14 +103,14 @@ def plain_text(value: Any) -> str:
 
 
 def new_table(*columns: str, whole: Sequence[str] = ()) -> "Table":
-    """An empty table of the house; the columns named in `whole` are never wrapped."""
+    """An empty table in the style of the command; the columns named in `whole` are never wrapped."""
     from .table import Table
 
     return Table(*columns, whole=whole)
 
 
 def share(weight: float) -> str:
-    """A bar for a weight, as long as the terminal has room for, of signs that it knows."""
+    """A bar for a weight, as long as the terminal has room for, of characters that it can show."""
     cells = min(BAR, max(5, shutil.get_terminal_size().columns // 5))
     drawn = bar(weight, cells)
     try:
@@ -128,7 +128,7 @@ def in_table(value: Any) -> Any:
 
 
 def show(*renderables: Any) -> None:
-    """Show what rich can show."""
+    """Print something that rich can render."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)
@@ -147,7 +147,7 @@ def progress(doing: str, *, quiet: bool = False) -> Iterator[Progress | None]:
 def stages(first: str, *, quiet: bool = False, lines: bool = False) -> Iterator[Stages | None]:
     """A progress bar for work that has stages: a function (stage, done, all), whose bar starts anew with every stage.
 
-    Where there is no terminal, `lines` tells a line for each stage when it begins.
+    Where there is no terminal, `lines` prints a line for each stage when it begins.
     """
     if lines and not quiet and not sys.stderr.isatty():
         yield _a_line_each()
@@ -186,7 +186,7 @@ def _a_line_each() -> Stages:
 
 @contextmanager
 def hints() -> Iterator[list[str]]:
-    """Warnings of the library as lines to the person at the terminal; those said so far are in the list."""
+    """Within the block, print warnings of the library to stderr; those printed so far are in the list."""
     said: list[str] = []
 
     def show(message: Warning | str, *_place: Any, **_more: Any) -> None:
@@ -205,7 +205,7 @@ def lines_of_stdin() -> Iterator[str]:
 
 
 def lines_at_hand(most: int = 1) -> Iterator[list[str]]:
-    """The lines of stdin, as many together as have arrived, up to so many: nobody waits for one that is not written."""
+    """The lines of stdin, in batches of those that have arrived, up to so many; lines already there never wait."""
     number = 0
     for arrived in _arrived():
         for start in range(0, len(arrived), most):
@@ -222,7 +222,7 @@ def lines_at_hand(most: int = 1) -> Iterator[list[str]]:
 
 
 def _arrived() -> Iterator[list[bytes]]:
-    begun: list[bytes] = []  # of a line that has not ended
+    begun: list[bytes] = []  # the parts of a line that has not ended
     stdin = cast(BufferedReader, sys.stdin.buffer)
     while piece := stdin.read1(1 << 16):
         first, *more = piece.split(b"\n")
@@ -235,7 +235,7 @@ def _arrived() -> Iterator[list[bytes]]:
 
 
 def expanded(names: Iterable[str]) -> Iterator[str]:
-    """The names, with those of stdin in the place of `-`; empty lines are none."""
+    """The names, with the lines of stdin in the place of `-`; empty lines are ignored."""
     return chain.from_iterable(filter(None, lines_of_stdin()) if name == "-" else [name] for name in names)
 
 

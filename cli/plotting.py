@@ -32,7 +32,7 @@ DIAGONAL = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 2))}
 
 
 def require() -> None:
-    """Refuse at once where nothing can be drawn."""
+    """Refuse at once if Matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -58,7 +58,7 @@ def draw(found: "Evaluation", path: str) -> None:
 
 
 def _reliability(axes: Any, found: "Evaluation") -> None:
-    """How often answers are right that are so confident; for numbers, how many are within intervals of each width."""
+    """How often answers of each confidence are right; for numbers, how many are within intervals of each level."""
     labels = ValueKind(found.kind).coded
     axes.plot([0, 1], [0, 1], label="_ideal", **DIAGONAL)
     for way in found.ways:

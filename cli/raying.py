@@ -14,7 +14,7 @@ _address = click.option("--address", help="Where Ray is; otherwise on this machi
 @click.argument("directory")
 @_address
 def start(directory: str, address: str | None) -> None:
-    """Have a process hold each shard of the cluster in DIRECTORY, also when nobody asks."""
+    """Start a process for each shard of the cluster in DIRECTORY, which stays until `cluster stop`."""
     from softkv.doors.cluster import actors
 
     found = actors.start(directory, address)
@@ -25,7 +25,7 @@ def start(directory: str, address: str | None) -> None:
 @click.argument("directory")
 @_address
 def stop(directory: str, address: str | None) -> None:
-    """End these processes, once they have written what they were sent; Ray goes on (`ray stop` ends it)."""
+    """End the processes of the shards, once they have written all they were sent; Ray goes on (`ray stop` ends it)."""
     from softkv.doors.cluster import actors
 
     actors.stop(directory, address)

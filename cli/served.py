@@ -1,7 +1,8 @@
-"""Stores that are served: short questions without the library, and writing where the server holds the lock.
+"""Stores that are served: ask one question without loading the library, and write through a server that holds the lock.
 
-What takes longest of a short command is to load the library, and the model. A server has both loaded, so one question
-goes to it as plain HTTP and JSON; whatever is not answered is asked again in the ordinary way, which says why.
+A short command spends most of its time loading the library and the model. A server has both loaded, so a single
+question goes to it as plain HTTP and JSON. If it has no answer, the command goes on in the ordinary way, which shows
+the error.
 
 Does not start servers (serving.py).
 """
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from softkv.database import SoftKV
 
 SECONDS = 35.0
-# What a server of ours answers, as far as it is printed; what is None may be left out.
+# The fields of an answer that are printed; those that are None may be missing.
 _ANSWER = {
     "scored": int,
     "temperature": float,
@@ -46,7 +47,7 @@ _PERHAPS: dict[str, Any] = {
 
 
 class Told:
-    """An answer in JSON, by the names that a printed answer goes by."""
+    """An answer of a server, with the attributes of an Answer that are printed."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
@@ -58,7 +59,7 @@ class Told:
         self.contributors = [Told(one) for one in document.get("contributors", ())]
 
     def __getattr__(self, name: str) -> Any:
-        return self._document.get(name)  # what is None is left out
+        return self._document.get(name)  # None is left out of the document
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python."""
@@ -73,7 +74,7 @@ def require_path(path: str, doing: str) -> str:
 
 
 def asked(path: str, what: str, document: dict[str, Any]) -> Any:
-    """What the server of a store answers; None where there is none, or it has no answer."""
+    """The answer of the server of a store; None if there is no server, or it gives none."""
     from urllib.parse import urlsplit
 
     url, token = _server(path)
@@ -97,7 +98,7 @@ def asked(path: str, what: str, document: dict[str, Any]) -> Any:
 
 
 def writing(path: str, *, mode: str = "w", **wishes: Any) -> "SoftKV":
-    """The store, to write to: by its server where it has one, which lets nobody else write."""
+    """The store, open for writing: through its server if it has one, which holds the lock."""
     import softkv
 
     url, token = _server(path)

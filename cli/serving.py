@@ -32,9 +32,10 @@ IDLE = options.Seconds(min=0, min_open=True)
 @click.option("--quiet", is_flag=True, help="No line for each request.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in a browser; it asks for the token.")
 def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> None:
-    """Own stores and answer for them over HTTP, until Ctrl-C.
+    """Serve stores over HTTP, until Ctrl-C.
 
-    Each store is called after its directory, without `.softkv`. Behind the # of the URL stands the token.
+    Other processes read and write the stores through this server. Each store is named after its directory, without
+    `.softkv`. The token is printed after the # of the URL.
     """
     try:
         from softkv.doors.server import running
@@ -72,8 +73,8 @@ def serve(paths: tuple[str, ...], opens: bool, quiet: bool, **settings: Any) -> 
 def mcp(path: str, idle_end: float) -> None:
     """Be the memory of an agent: answer by the Model Context Protocol on stdin and stdout.
 
-    Many may use one store: it goes through the server of the store, and starts one where there is none. `--db` is a
-    path, at which a store is made if there is none, or the URL of a store that is served.
+    Several clients may use one store: they go through its server, which is started if there is none. `--db` is a path,
+    at which a store is made if there is none, or the URL of a store that is served.
     """
     try:
         from softkv.doors.mcp import tools

@@ -1,7 +1,7 @@
 """Tables for terminals of any width: words wrap, and a number is shown whole or not at all.
 
-Where the columns do not fit beside each other, bars are left out, and if that is not enough, each row becomes lines of
-its own. Does not know what the cells mean.
+If the columns do not fit beside each other, bars are left out, and if that is not enough, each row is printed as
+several lines. Does not know what the cells mean.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class Table:
         yield from self._stacked()
 
     def _widths(self, places: Sequence[int], room: int) -> list[int]:
-        """The widths of these columns, together at most the room there is; none where that is too little."""
+        """The widths of these columns, together at most the width of the terminal; empty if that is too little."""
         wanted, widths = [], []
         for place in places:
             cells = [self._columns[place], *(row[place].plain for row in self._rows)]

@@ -1,7 +1,7 @@
-"""What the library advises, in the words of the command.
+"""Rewrite messages of the library for the command, which has options instead of arguments.
 
-The library speaks to those who call it: "pass force=True". Whoever typed a command has options instead. Each pair is a
-phrase of the library and what stands for it here; a test looks for each of them in the sources.
+The library says "pass force=True"; for a command that is "--force". Each pair is a phrase of the library and its
+replacement; a test looks for each phrase in the sources.
 """
 
 import re
@@ -74,7 +74,7 @@ PHRASES = (
 
 
 def in_options(message: str) -> str:
-    """A message of the library as somebody at a terminal needs it."""
+    """A message of the library, with options of the command in its advice."""
     for phrase, words in PHRASES:
         message = re.sub(phrase, words, message)
     return message

@@ -6,15 +6,14 @@ from softkv_cli import mixtures
 from softkv_cli.mixtures import mixture
 
 
-def test_items_are_what_is_said_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_are_what_is_said_of_them() -> None:
     """Keys and queries of length 1, in float32, and values that are tanh of something linear, but for some noise."""
     made = mixture(3000, 16, 4, 20, seed=3)
     assert (made.keys.shape, made.values.shape, made.queries.shape) == ((3000, 16), (3000, 4), (20, 16))
     assert {array.dtype for array in made} == {np.dtype(np.float32)}
     for vectors in (made.keys, made.queries):
         assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(vectors)), abs=1e-6)
-    monkeypatch.setattr(mixtures, "NOISE", 0.0)
-    clear = mixture(3000, 16, 4, 20, seed=3).values
+    clear = mixture(3000, 16, 4, 20, seed=3, noise=0.0).values
     assert float((made.values - clear).std()) == pytest.approx(0.1, rel=0.05)
     for column in range(4):
         bent = np.abs(clear[:, column]) < 0.95  # beyond that float32 knows little of what was inside
@@ -30,10 +29,9 @@ def test_the_same_seed_makes_the_same_items() -> None:
     assert not np.array_equal(first.keys, other.keys)
 
 
-def test_clusters_are_of_very_different_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_are_of_very_different_sizes() -> None:
     """Their shares fall as 1/rank: with small spreads each key tells which cluster it is of."""
-    monkeypatch.setattr(mixtures, "SPREADS", (0.01, 0.02))
-    made = mixture(5000, 16, 1, 1, seed=0)
+    made = mixture(5000, 16, 1, 1, seed=0, spreads=(0.01, 0.02))
     left, sizes = made.keys, []
     while len(left):
         near = left @ left[0] > 0.9
@@ -54,12 +52,11 @@ def test_blocks_are_all_filled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(np.unique(made.keys, axis=0)) == len(np.unique(made.values, axis=0)) == 150
 
 
-def test_queries_may_be_nearer_or_farther_than_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_may_be_nearer_or_farther_than_keys() -> None:
     """Their own spreads leave the keys as they are, and each is as far from its centre as it likes."""
     usual, asked = mixture(1000, 32, 1, 200, seed=1), mixture(1000, 32, 1, 200, seed=1, asking=(0.01, 3.0))
     assert np.array_equal(usual.keys, asked.keys)
-    monkeypatch.setattr(mixtures, "SPREADS", (0.01, 0.01))
-    centres = mixture(1000, 32, 1, 1, seed=1).keys
+    centres = mixture(1000, 32, 1, 1, seed=1, spreads=(0.01, 0.01)).keys
     nearest = (asked.queries @ centres.T).max(axis=1)
     assert nearest.max() > 0.99
     assert nearest.min() < 0.7

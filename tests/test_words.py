@@ -32,6 +32,13 @@ def test_docstrings_stand_alone(folder: str) -> None:
     assert [text for text in found if CONTINUES.match(text)] == []
 
 
+def test_a_docstring_says_more_than_a_shape() -> None:
+    """Every docstring has a word beside its letters and axes, such as `(m, b)`."""
+    files = [path for folder in ("softkv", "cli", "data") for path in (ROOT / folder).rglob("*.py")]
+    found = [text for path in files for text in docstrings(path.read_text(encoding="utf-8")) if text]
+    assert [text for text in found if not re.search(r"[A-Za-z]{3}", text) and "=" not in text] == []
+
+
 def test_docstrings_of_tests_stand_alone() -> None:
     """None begins with a word that goes on with the name of its test."""
     going_on = "And|But|Or|Nor|Also|As|By|Then|Since|Until|Unless|Rather|So|Such|Even|Too|Once|Like|The same"

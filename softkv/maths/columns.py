@@ -83,7 +83,7 @@ class VectorColumns:
         return self._values - middle, (means - middle).astype(self._values.dtype)
 
     def total(self, weights: Floats) -> Floats:
-        """Σ w·v, (b, r) -> (b, p)."""
+        """The sum of values by weight: Σ w·v, (b, r) -> (b, p)."""
         found: Floats = np.zeros((len(weights), self._values.shape[1]))
         for start in range(0, len(self._values), COUNTED):  # copies then stay in the cache
             some = slice(start, start + COUNTED)
@@ -121,7 +121,7 @@ class LabelColumns:
         self.free = max(1, labels - 1)  # shares add up to 1
 
     def total(self, weights: Floats) -> Floats:
-        """Σ w·v, (b, r) -> (b, p)."""
+        """The sum of values by weight: Σ w·v, (b, r) -> (b, p)."""
         return np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
 
     def distances(self, means: Floats) -> Floats:

@@ -220,7 +220,7 @@ def student(apart: Array) -> Array:
 
 
 def laplace(apart: Array) -> Array:
-    """-‖q-k‖₁."""
+    """-‖q-k‖₁, from the sum of the absolute differences."""
     return -abs(apart).sum(-1)
 
 

@@ -146,7 +146,7 @@ class Sides:
 
     @cached_property
     def apart(self) -> Floats:
-        """‖v_s − v‖, (m, b)."""
+        """The distance of each part from the mean: ‖v_s − v‖, (m, b)."""
         found: Floats = np.linalg.norm(self.values - self.value, axis=-1)
         found[self.shares <= 0] = 0.0
         return found
@@ -274,7 +274,7 @@ class Sides:
 
     @cached_property
     def log_mass_error(self) -> Floats:
-        """(b,)."""
+        """How far the log mass of all parts may be off, (b,)."""
         with np.errstate(over="ignore", divide="ignore"):
             more, drawn = self.shares * np.expm1(self.moved), self.kinds == DRAWN
             less = self.together(np.where(drawn, more, -self.shares * np.expm1(-self.moved)))

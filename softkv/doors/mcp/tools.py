@@ -123,6 +123,6 @@ def _called(store: Reaching, call: Any, arguments: dict[str, Any]) -> CallToolRe
     except SoftKVError as error:
         words = store.without_path(str(error))
     except Exception as error:
-        LOG.exception("nothing was prepared for this")
-        words = f"it failed by {type(error).__name__}, which nothing was prepared for; the log has more"
+        LOG.exception("unexpected error")
+        words = f"it failed by an unexpected {type(error).__name__}; the log has more"
     return CallToolResult(content=[TextContent(text=words[:LONGEST])], is_error=True)

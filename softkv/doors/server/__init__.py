@@ -1,1 +1,1 @@
-"""Stores served over HTTP by one process, their owner, to many users (`softkv serve`)."""
+"""Serve stores over HTTP: one process owns them, for many users (`softkv serve`)."""

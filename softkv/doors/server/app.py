@@ -1,6 +1,6 @@
 """The application: all endpoints over the stores of a server, and their description.
 
-Does not listen anywhere (running.py), and lets everybody in (gate.py).
+Does not listen on a socket (running.py) or check tokens (gate.py).
 """
 
 import asyncio
@@ -38,9 +38,9 @@ def _store(call: Call) -> dict[str, Any]:
 
 
 def _told(call: Call, served: Served, view: StoreView | None = None) -> dict[str, Any]:
-    """One line of the list of stores; `read_only` also where the token may only read."""
+    """One line of the list of stores; `read_only` also if the token may only read."""
     reads = call.request.scope.get("softkv.role") == "reader"
-    with suppress(OutOfReach):  # which is told to whoever asks the cluster
+    with suppress(OutOfReach):  # requests to the cluster itself get this error
         view = view or served.now()
     return {
         "name": served.name,
@@ -95,7 +95,7 @@ def make_app(stores: Stores) -> FastAPI:
 
 @asynccontextmanager
 async def _swept(app: FastAPI) -> AsyncIterator[None]:
-    """Close snapshots that nobody uses any more, for as long as the application runs."""
+    """Close unused snapshots, for as long as the application runs."""
 
     async def sweep() -> None:
         while True:
@@ -112,7 +112,7 @@ async def _swept(app: FastAPI) -> AsyncIterator[None]:
 
 
 async def _no_route(request: Request, error: Exception) -> Response:
-    """The problem that there is no such path, or method."""
+    """The problem document of an unknown path or method."""
     assert isinstance(error, HTTPException)
     words = f"{error.detail}: this server knows no {request.method:.20} of this path. See /openapi.json."
     status, headers, body = reply_to(Refused(error.status_code, ServerError(words), error.headers))

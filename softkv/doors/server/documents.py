@@ -1,6 +1,6 @@
-"""What the server answers in JSON, as `/openapi.json` tells of it: the documents of answers and comparisons.
+"""The JSON documents of answers and comparisons, as `/openapi.json` describes them.
 
-Nothing is made of these classes: documents come from portrait.py.
+These classes only describe: the documents themselves are made by portrait.py.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the endpoints of the server have in common: how a request becomes a call, and what it returns an answer.
+"""What all endpoints of the server have in common: turn a request into a call, and its result into a response.
 
 An `Endpoint` is a row of a table: method, path, the form of its body, what it does, what it answers. Each file of
 endpoints ends with such a table, and app.py puts them together. `/openapi.json` is made of the same rows.
@@ -39,7 +39,7 @@ JSON = "application/json"
 LARGEST_REPLY = 64 << 20
 ON_LOOP = 1 << 16  # bytes of a body that is read on the event loop; larger ones keep others waiting
 ALONE = ("0", "1")  # of the header Softkv-Alone
-SECONDS, LONGEST = 30.0, 600.0  # until when an answer is wanted
+SECONDS, LONGEST = 30.0, 600.0  # the deadline of a request: by default, and at most
 
 
 @dataclass(slots=True, eq=False)
@@ -65,12 +65,12 @@ class Call:
 
     @property
     def token(self) -> str:
-        """Whose request it is, in a name that is no secret."""
+        """The owner of the request, as a name that is no secret."""
         return str(self.request.scope.get("softkv.token", ""))
 
     @property
     def alone(self) -> bool:
-        """Whether the question is to be asked by itself."""
+        """Whether the question must not be joined with others."""
         given = self.request.headers.get("softkv-alone", "0")
         if given not in ALONE:
             raise InputError(f"expected Softkv-Alone to be 0 or 1, got {given!r:.60}.")
@@ -78,12 +78,12 @@ class Call:
 
     @property
     def snapshot(self) -> str | None:
-        """The snapshot that is to be read, if one is named."""
+        """The name of the snapshot to read, if one is given."""
         return self.request.headers.get("softkv-snapshot")
 
     @property
     def packs(self) -> bool:
-        """Whether the answer is wanted with arrays, and classes, instead of in JSON."""
+        """Whether the client accepts a packed answer, with arrays and classes, instead of JSON."""
         return wire.MEDIA_TYPE in self.request.headers.get("accept", "")
 
     def options(self, *but: str) -> dict[str, Any]:
@@ -104,13 +104,13 @@ class Call:
                 yield view
 
     async def beside(self, work: Callable[["Call"], Any]) -> Response:
-        """What some work returns, done in a thread of the readers, as a response."""
+        """The result of some work, done in a thread for reading, as a response."""
         crew = self.served.crews["writes" if self.endpoint.writes else "long" if self.endpoint.long else "reads"]
         response: Response = await crew.run(lambda: self.worked(work), self.seconds)
         return response
 
     def worked(self, work: Callable[["Call"], Any]) -> Response:
-        """What some work returns, as a response, with the hints that it gave."""
+        """The result of some work, as a response, with the hints that it gave."""
         with keeping_hints() as found:
             response = self.respond(work(self))
         if found:
@@ -118,7 +118,7 @@ class Call:
         return response
 
     def respond(self, found: Any) -> Response:
-        """The response that brings what was found."""
+        """The response with this result."""
         if isinstance(found, Response):
             return found
         body, media = written(found, packs=self.packs)
@@ -126,14 +126,14 @@ class Call:
         return Response(body, self.endpoint.status, headers, media)
 
     def require_time(self, *_: Any) -> None:
-        """Raise DeadlinePassed when nobody waits for the answer any more; long work asks now and then."""
+        """Raise DeadlinePassed once the deadline has passed; long work calls this now and then."""
         if time.monotonic() > self.begun + self.seconds:
             raise DeadlinePassed(LATE)
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One way into the server.
+    """One endpoint: a row of the tables of endpoints.
 
     `work` gets a `Call` and returns what is sent: a result of the library, or plain lists, dicts and arrays, as JSON or
     packed (wire.py) as the client accepts; or a Response as it is. A plain function runs in a thread, that of the
@@ -218,7 +218,7 @@ class Endpoint:
 
 
 def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
-    """A body that brings what was found, and its media type."""
+    """A body with this result, and its media type."""
     if packs:
         body, media = wire.packed(found), wire.MEDIA_TYPE
     else:
@@ -229,7 +229,7 @@ def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
 
 
 def _in_json(told: Any) -> bytes:
-    """Lists and dicts as JSON, several times as fast as Python's own way."""
+    """Lists and dicts as JSON, several times as fast as Python's json module."""
     try:
         return to_json(told, inf_nan_mode="null", fallback=lambda x: x.tolist())
     except ValueError:  # half a surrogate pair, of a client's own words
@@ -273,7 +273,7 @@ async def _given(call: Call) -> tuple[Callable[[bytes], Any], bytes]:
 
 
 async def _body(call: Call) -> bytes:
-    body = bytearray()  # and no list of parts, of which a client could send millions
+    body = bytearray()  # not a list of parts, since a client could send millions
     async for part in call.request.stream():
         call.stores.hold(len(part))
         call.held += len(part)
@@ -282,11 +282,11 @@ async def _body(call: Call) -> bytes:
 
 
 def _parsed(body: bytes) -> Any:
-    """The value of a body of JSON; what is too deep, or holds more than memory should, is refused before or after."""
+    """The value of a JSON body; one that is nested too deeply, or would take too much memory, is refused."""
     if len(body) <= ON_LOOP:
         with suppress(ValueError):  # what is wrong with it is told below
             flat = from_json(body, allow_inf_nan=False)
-            # Three times as fast, but the last of two equal names wins; then there are more colons than names.
+            # Three times as fast, but of two equal names the last wins; then there are more colons than names.
             if isinstance(flat, dict) and len(flat) == body.count(b":"):
                 _require_shallow(flat, body)
                 return flat

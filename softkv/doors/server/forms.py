@@ -1,7 +1,7 @@
 """Forms of requests: the bodies of endpoints, made of the signatures of the methods that they call.
 
-A form has the options of its method, by their names and defaults. Types are held strictly; where the library takes
-anything that it can make an array of, it looks at what it was given itself.
+A form has the options of its method, with their names and defaults. Types are checked strictly; arguments that the
+library converts to arrays are checked by the library.
 
 Does not read bodies (endpoints.py).
 """
@@ -25,12 +25,12 @@ class RequestForm(BaseModel):
 
 
 def listed(schema: dict[str, Any]) -> dict[str, Any]:
-    """A list of such."""
+    """The type of a list of these."""
     return {"type": "array", "items": schema}
 
 
 def either(*schemas: dict[str, Any]) -> Any:
-    """Whatever the library takes, of which JSON has these; a packed body may have arrays instead."""
+    """The type of an argument that is one of these in JSON; a packed body may have arrays instead."""
     return Annotated[Any, WithJsonSchema({"anyOf": list(schemas)})]
 
 
@@ -43,7 +43,7 @@ _HEADS = create_model(
 )
 OUTSIDE = either(TEXTS, listed(VECTOR), NULL)
 ANSWERS = either(TEXTS, VECTOR, listed(VECTOR), NULL)
-_LIBRARYS = {  # what the library takes in more forms than can be sent
+_LIBRARYS = {  # types that the library takes in more forms than can be sent
     "query": QUERY,
     "queries": QUERIES,
     "targets": either(TEXTS, VECTOR, listed(VECTOR)),

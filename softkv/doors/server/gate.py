@@ -1,9 +1,9 @@
-"""What every request passes before its body is read: where it came from, whom it is from, and how long it is.
+"""The checks that every request passes before its body is read: its origin, its token, and its length.
 
-Pages of other sites must not reach a server on this machine, whether by a name that they let point here (the Host is
-compared with a list), or by a form or a script (Origin and Sec-Fetch-Site; no CORS header is ever sent). Whoever asks
-shows a token. All this is decided by the headers alone, for every method and path; only /health, /ready and the page at
-/ answer without a token, and say nothing of stores.
+Pages of other sites must not reach a server on this machine, whether by DNS rebinding (the Host is compared with a
+list), or by a form or a script (Origin and Sec-Fetch-Site; no CORS header is ever sent). Every request needs a token.
+All this is decided by the headers alone, for every method and path; only /health, /ready and the page at / answer
+without a token, and say nothing of stores.
 
 Does not limit the time that headers and bodies take (protocol.py), and does not know of stores (app.py).
 """
@@ -48,15 +48,15 @@ _IN_ADDRESSES = frozenset("abcdef0123456789:.")
 
 
 def digest_of(token: bytes) -> bytes:
-    """What is kept of a token: equally long for all, so that a comparison takes equally long."""
+    """The digest kept of a token: all are equally long, so that comparisons take equally long."""
     return sha256(token).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a request may name: hosts with their ports, and tokens, of which digests are kept.
+    """What requests are allowed: hosts with their ports, and tokens, by their digests.
 
-    `peers` are the addresses that may connect, None for all; `port` is the one that a Host without a port stands for.
+    `peers` are the addresses that may connect, None for all; `port` is that of a Host without a port.
     """
 
     hosts: Collection[tuple[str, int]]
@@ -89,7 +89,7 @@ def authority(text: str, port: int) -> tuple[str, int] | None:
 
 
 class Gate:
-    """An ASGI application around another: it refuses, or lets in and counts what comes in."""
+    """An ASGI application around another: it refuses a request, or passes it on and counts the bytes of its body."""
 
     def __init__(self, app: App, rules: Rules, metrics: Metrics) -> None:
         self._app, self._rules, self._metrics = app, rules, metrics
@@ -109,9 +109,9 @@ class Gate:
         try:
             await self._answer(scope, passage)
         except Exception as error:
-            if not isinstance(error, Refused) and not passage.over:  # its words may be a client's: they are not logged
+            if not isinstance(error, Refused) and not passage.over:  # its words may be a client's
                 place = "".join(traceback.format_tb(error.__traceback__)[-3:])
-                LOG.error("%s, which nothing was prepared for, in\n%s", type(error).__name__, place)
+                LOG.error("unexpected %s in\n%s", type(error).__name__, place)
             await passage.refuse(_too_large() if passage.over else error)
         finally:
             self._metrics.running -= 1
@@ -143,7 +143,7 @@ class Gate:
         return None
 
     def _require_origin(self, scope: Any, headers: dict[bytes, list[str]]) -> None:
-        """Refuse what a page of another site sent, and names that somebody else let point here."""
+        """Refuse requests by pages of other sites, and hosts that are not ours."""
         rules = self._rules
         if rules.peers is not None and (scope.get("client") or ("",))[0] not in rules.peers:
             raise Refused(403, AccessRefused("this server answers to its proxy alone. Ask the proxy."))
@@ -162,14 +162,14 @@ class Gate:
             raise Refused(400, InputError("expected a path that starts with a slash"))
 
     def _require_token(self, scope: Any, headers: dict[bytes, list[str]]) -> None:
-        """Find out what the token allows; the names of both are left in the scope for the application."""
+        """Find out what the token allows; its name and right are put into the scope for the application."""
         named = {part.partition(b"=")[0].lower() for part in scope["query_string"].split(b"&")}
         if named & _TOKEN_NAMES or b"%" in b"".join(named):
             raise Refused(400, Unauthorized("a token belongs in the header Authorization, never in the URL"))
         given = headers.get(b"authorization", [])
         scheme, _, token = (given[0] if len(given) == 1 else "").partition(" ")
         digest = digest_of(token.strip(" ").encode("latin-1"))
-        # Subtle: all are compared, not as many as it takes, so that the time says nothing of which it was.
+        # Subtle: all are compared, also after a match, so that the time does not show which one matched.
         writes = any([compare_digest(digest, one) for one in self._rules.writers])  # noqa: C419
         reads = any([compare_digest(digest, one) for one in self._rules.readers])  # noqa: C419
         if scheme.lower() != "bearer" or not (writes or reads):
@@ -179,13 +179,13 @@ class Gate:
 
 @cache
 def _page() -> tuple[bytes, dict[bytes, bytes]]:
-    """The page that asks for what it shows, and the headers that let it."""
+    """The page, without any data, and its headers."""
     allowed = f"{policy(live=True)}; frame-ancestors 'none'".encode()
     return document(None).encode(), {**SAFE, b"content-security-policy": allowed}
 
 
 def _headers(scope: Any) -> dict[bytes, list[str]]:
-    """The headers by name, if they are not too long altogether."""
+    """The headers by name; refused if they are too long altogether."""
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     headers: dict[bytes, list[str]] = {}
     for name, value in scope["headers"]:
@@ -197,7 +197,7 @@ def _headers(scope: Any) -> dict[bytes, list[str]]:
 
 
 def _require_length(headers: dict[bytes, list[str]]) -> int:
-    """How many bytes of a body are taken at most; refuses one that says it is longer."""
+    """The largest number of bytes that a body may have; refuses a body declared as longer."""
     lengths = headers.get(b"content-length", ["0"])
     if len(lengths) != 1 or not lengths[0].isdecimal() or {b"content-length", b"transfer-encoding"} <= headers.keys():
         raise Refused(400, InputError("expected one length of the body"))
@@ -211,7 +211,7 @@ def _too_large() -> Refused:
 
 
 class _Passage:
-    """The two ways between one client and the application: what comes in is counted, what goes out is made safe."""
+    """The messages between one client and the application: bytes received are counted, safe headers are sent."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send

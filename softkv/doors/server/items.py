@@ -1,9 +1,9 @@
-"""Endpoints of items: read by key, page by page and as columns; added, given other values, deleted; exported.
+"""Endpoints of items: read by key, page by page and as columns; add, set values, delete; export.
 
-Nothing is answered whole that may be large: a page ends early rather than being longer than 16 MiB, and says where the
-next one begins. A write that carries the name of a batch is carried out once, however often it is sent.
+Large results come in pages: a page ends early rather than being longer than 16 MiB, and says where the next one begins.
+A write with the name of a batch is carried out once, however often it is sent.
 
-Does not know how a store reads or writes, and words no error that the library has words for.
+Does not know how a store reads or writes, and leaves errors to the library.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from softkv.storage import Added, Item
 from softkv.storage.catalog.batches import mismatch
 
 PAGE = 16 << 20  # bytes of a page in JSON, about
-MOST, FEW, MANY = 1000, 16, 4096  # items of a page, those that are read first, and at most at a time
-SEARCHED = 1 << 16  # items that are looked at for those of a page that contain a text
+MOST, FEW, MANY = 1000, 16, 4096  # items of a page at most; items read together: at first, and at most
+SEARCHED = 1 << 16  # items that are searched for a text, for one page
 ROWS = 1 << 16  # of columns at once
 NUMBER = 25  # bytes of a number in JSON at most, with its comma
 PIECE = 1 << 18  # bytes of a file that are sent at once
@@ -99,7 +99,7 @@ def _read(view: StoreView, form: GetForm, keys: list[str]) -> list[Any]:
     if not form.whole:
         found = view.get_many(keys, MISSING)
         for key in [key for key, one in zip(keys, found, strict=True) if needed and one is MISSING][:1]:
-            view[key]  # says what is wrong with it
+            view[key]  # raises the error
         return found
     found = []
     for key in keys:
@@ -113,7 +113,7 @@ def _read(view: StoreView, form: GetForm, keys: list[str]) -> list[Any]:
 
 
 def _popped(call: Call) -> Any:
-    """The key and the value of an item that is deleted; recorded under the name of the batch, to be told again."""
+    """Delete an item and return its key and value; recorded under the name of the batch, to be returned again."""
     db, key = call.served.handle, call.form.key
     with db._changing:
         named = stamp(call.form.batch, "pop", [key])
@@ -156,7 +156,7 @@ def _columns(call: Call) -> dict[str, Any]:
 
 
 def _facts(call: Call, columns: StoreColumns) -> dict[str, Any]:
-    """What a store is, for models that take it up whole; the metric that it has learned as the bytes of its file."""
+    """Facts about a store, for models that load all of it; its metric as the bytes of its file."""
     names = ("store", "commit", "kind", "labels", "compatibility", "key_width", "value_width", "temperature")
     learned, (guard, stale) = columns.learned, columns.guard
     facts = {name: getattr(columns, name) for name in names} | {"count": len(columns)}
@@ -166,7 +166,7 @@ def _facts(call: Call, columns: StoreColumns) -> dict[str, Any]:
 
 
 def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end: int) -> tuple[list[Any], int | None]:
-    """What lies between two places, or as much as a page takes; and where it ends, None where nothing comes after."""
+    """The items between two places, or as many as fit; and where the page ends, None if nothing follows."""
     found: list[Any] = []
     place, room, portion, default = start, PAGE, FEW, getattr(call.form, "default", None)
     find, limit = getattr(call.form, "find", None), getattr(call.form, "limit", end)
@@ -195,7 +195,7 @@ def _weight(one: Any, *, whole: bool) -> int:
 
 
 def _told(call: Call, one: Any) -> Any:
-    """An item as it is sent: as it is to those who know the class, else as a document."""
+    """An item as it is sent: as an object in a packed answer, else as a document."""
     if not isinstance(one, Item) or (call.packs and call.form.whole):
         return one
     document = {"key": one.name, "value": one.value, "payload": one.payload}
@@ -203,12 +203,12 @@ def _told(call: Call, one: Any) -> Any:
 
 
 def _stacked(values: list[Any]) -> Any:
-    """Values as a list; vectors, where they are all there, as one matrix."""
+    """Values as a list; vectors, if none is missing, as one matrix."""
     return np.array(values) if values and all(isinstance(one, np.ndarray) for one in values) else values
 
 
 class _File(Response):
-    """A file that has no name any more, piece by piece; it is gone when it was sent, or when nobody wants it."""
+    """Send an unnamed temporary file, piece by piece; it is gone once it is sent, or the client has left."""
 
     def __init__(self, descriptor: int, headers: dict[str, str], close: Callable[[], object]) -> None:
         super().__init__(headers=headers, media_type=BINARY)
@@ -223,7 +223,8 @@ class _File(Response):
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         place = 0
-        # Subtle: not `read`, which in a thread that outlives this might move on another file of the same number.
+        # Subtle: not `read`: in a thread that outlives this call it might move the position of another file that has
+        # got the same descriptor.
         while piece := await asyncio.to_thread(os.pread, self._descriptor, PIECE, place):
             yield piece
             place += len(piece)
@@ -234,7 +235,7 @@ async def _exported(call: Call) -> Any:
 
 
 def _export(call: Call) -> Response:
-    """A whole store as a response; of the files that are sent only so many take room at a time."""
+    """A whole store as a response; only so many files take room at a time."""
     wanted, exports = call.request.query_params.get("format", FORMATS[0]), call.served.exports
     if wanted not in FORMATS:
         raise InputError(f"format is {wanted!r}; use one of {', '.join(FORMATS)}")
@@ -261,7 +262,7 @@ def _changing(
     form = form_of(change, *but, **fields) if len(signature(change).parameters) > 1 else None
 
     def changed(call: Call) -> Any:
-        return getattr(call.served.handle, change.__name__)(**call.options())  # a cluster has methods of its own
+        return getattr(call.served.handle, change.__name__)(**call.options())  # a cluster overrides methods
 
     return Endpoint(method, path, changed, form, reply, writes=True)
 
@@ -269,7 +270,7 @@ def _changing(
 _Page = dict[str, Any]
 _ANY: Any = Any, ...
 _KEYS: Any = str | Sequence[str | None] | None, None
-_OF_FRAMES = ("key", "text", "value", "payload", "vector")  # which are not sent
+_OF_FRAMES = ("key", "text", "value", "payload", "vector")  # frames are not sent
 _CONFLICT = Literal["error", "replace", "ignore"], "error"
 _DELETION = form_of(SoftKV.delete, keys=(str | list[str] | None, None))
 ENDPOINTS = (

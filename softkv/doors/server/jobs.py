@@ -1,9 +1,9 @@
-"""Long work on a store as jobs: started, watched as they go on, cancelled; what came of them is kept for a while.
+"""Long work on a store as jobs: start, watch and cancel them; results are kept for a while.
 
-Jobs that write go one after another, and so do those that only read; lookups and adds go on meanwhile, as beside a
-handle. A job is cancelled where it tells of its progress, so the store is then as good as after an error in the work.
+Jobs that write run one after another, and so do those that only read; lookups and adds go on meanwhile. A job is
+cancelled when it next reports progress, so the store is then as after an error in the work.
 
-Does not know of requests (app.py), and takes neither paths nor names of models from anybody: both came with the server.
+Does not know of requests (app.py). Takes no paths or names of models from clients: both are options of the server.
 """
 
 import asyncio
@@ -26,13 +26,13 @@ from softkv.logs import keeping_hints, log_of
 from softkv.progress import Stages
 
 LOG = log_of(__name__)
-UNFINISHED, FINISHED = 8, 64  # jobs of a store: those that wait or run, and those that are over and still known
-HEARTBEAT = 15.0  # seconds without news after which watchers are told that there is none
-PACE = 0.1  # seconds between two pieces of news at least
+UNFINISHED, FINISHED = 8, 64  # the most jobs of a store: waiting or running, and over but still known
+HEARTBEAT = 15.0  # seconds without news after which watchers get a sign of life
+PACE = 0.1  # the least seconds between two pieces of news
 
 
 class JobCancelled(Exception):
-    """Raised within the work of a job that is to end."""
+    """Raised within the work of a job that is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Job:
     def __init__(
         self, called: str, name: str, digest: bytes, run: Callable[[Stages], Any], hidden: Callable[[str], str] = str
     ) -> None:
-        """A job that is to `run`; words of its errors are `hidden` from clients as far as need be."""
+        """A job that will `run`; `hidden` takes from the words of its errors what clients must not see."""
         self.id, self.name, self.digest = called, name, digest  # of the name and the options
         self.state, self.result, self.hints = "waiting", None, list[list[str]]()
         self.problem: dict[str, Any] | None = None
@@ -63,17 +63,17 @@ class Job:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it has ended."""
         return self.state not in ("waiting", "running")
 
     def told(self) -> dict[str, Any]:
-        """How far it is, but for what came of it."""
+        """How far it is, without its result."""
         stage, done, whole = self._progress or (None, 0, 0)
         progress = None if stage is None else {"stage": stage, "done": done, "all": whole}
         return {"job": self.id, "work": self.name, "state": self.state, "progress": progress}
 
     def go(self) -> None:
-        """Do the work, in the thread that calls this."""
+        """Do the work, in the calling thread."""
         run = self._run
         if run is None or not self._turn("waiting", "running"):
             return
@@ -91,7 +91,7 @@ class Job:
         self._turn("running", state)
 
     def cancel(self) -> None:
-        """End it before it begins, or soon; an error where it cannot be ended, or is over."""
+        """Cancel it, at once or when it next reports progress; an error if it cannot be cancelled, or is over."""
         if self._turn("waiting", "cancelled"):
             self._run = None
             return
@@ -102,14 +102,14 @@ class Job:
         self._cancelled = True
 
     def _tell(self, stage: str, done: int, whole: int) -> None:
-        """Note how far the work is; where it is to end, it does so here."""
+        """Note how far the work is; raises JobCancelled if it was cancelled."""
         if self._cancelled:
             raise JobCancelled
         self._progress = stage, int(done), int(whole)
         self._wake()
 
     def _turn(self, former: str, state: str) -> bool:
-        """Go from one state into another, if it is in that one."""
+        """Change from one state to another, if it is in the former."""
         with self._changing:
             if self.state != former:
                 return False
@@ -120,7 +120,7 @@ class Job:
     def _wake(self) -> None:
         for loop, news in tuple(self._watchers):
             if not news.is_set():
-                with suppress(RuntimeError):  # a loop that has ended watches nothing
+                with suppress(RuntimeError):  # the event loop of this watcher has ended
                     loop.call_soon_threadsafe(news.set)
 
     async def watched(self) -> AsyncIterator[bool]:
@@ -131,7 +131,7 @@ class Job:
             over = False
             while not over:
                 watcher[1].clear()
-                over = self.over  # looked at before the news is told, so that the last news tells that it is over
+                over = self.over  # read before the news is sent, so that the last news says that it is over
                 yield True
                 while not over and not await _comes(watcher[1]):
                     yield False
@@ -149,7 +149,7 @@ async def _comes(news: asyncio.Event) -> bool:
 
 
 class Jobs:
-    """The jobs of one store; `backup` is where it is copied to, `model` what its texts are embedded with anew."""
+    """The jobs of one store; `backup` is the directory of its backup, `model` the embedder for `reembed`."""
 
     def __init__(
         self,
@@ -160,14 +160,14 @@ class Jobs:
         backup: str | None = None,
         model: str | None = None,
     ) -> None:
-        """Work on a store; of a result is kept what is `shown` of it, of an error what is not `hidden`."""
+        """Run jobs on a store; results are passed through `shown`, and words of errors through `hidden`."""
         self.db, self._shown, self._hidden, self.backup, self.model = db, shown, hidden, backup, model
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
         self._lanes = {writes: ThreadPoolExecutor(1, "softkv-job") for writes in (True, False)}
 
     def start(self, name: str, options: Mapping[str, Any], called: str | None = None) -> Job:
-        """Begin a job, or let it wait for its turn; one that is known under this id is not begun again."""
+        """Start a job, or queue it; one that is known under this id is not started again."""
         if name == "backup" and self.backup is None:
             raise InputError("this server has no folder for backups. Start it with `softkv serve --backups DIR`.")
         if name == "reembed" and self.model is None:

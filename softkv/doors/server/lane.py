@@ -1,9 +1,9 @@
-"""Questions of many clients to one store: what waits while a lookup runs is asked together, in one call.
+"""The queue of questions of many clients to one store: those that wait while a lookup runs are asked in one call.
 
-A turn belongs to one set of options; sets take turns in the order in which they came. Nobody waits for company: when
-nothing runs, a question is asked at once.
+Only questions with the same options are joined; sets of options take turns in the order in which they came. There is
+no timer: if nothing runs, a question is asked at once.
 
-Does not know what a question is, nor how many of them are asked in one call: `ask` is given a list of them.
+Does not know what a question is: `ask` gets a list of them.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from softkv.errors import Busy, DeadlinePassed
 
 MOST = 64  # questions in a call
 ROOM = 1024  # questions that wait
-PATIENCE = 0.05  # seconds; to look takes as long as a tenth of a request
+PATIENCE = 0.05  # seconds between looks whether a client has left; a look takes a tenth of the time of a request
 LATE = (
     "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline. "
     "A write that had begun is carried out; sent again with its batch, it tells."
@@ -35,7 +35,7 @@ class Waiting(NamedTuple):
 
 
 async def in_time(answer: "asyncio.Future[Any]", seconds: float) -> Any:
-    """What a future comes to, or DeadlinePassed; it is cancelled then, so that what has not begun does not begin."""
+    """The result of a future, or DeadlinePassed; it is cancelled then, so that work that has not begun never does."""
     loop = asyncio.get_running_loop()
     timer = loop.call_later(seconds, answer.cancel)
     try:
@@ -65,7 +65,7 @@ class Lane:
     async def ask(
         self, options: Hashable, ask: Ask, question: Any, seconds: float, gone: Callable[[], Awaitable[bool]]
     ) -> Any:
-        """The answer to a question, perhaps found together with others of the same options."""
+        """The answer to a question, possibly asked together with others of the same options."""
         if self._waiting >= self._room:
             raise Busy(f"{self._waiting:,} questions wait for this store, and no more are taken. Ask again soon.", 1.0)
         loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Lane:
         return await in_time(mine.answer, seconds)
 
     async def _work(self) -> None:
-        """Ask until nobody waits."""
+        """Ask until no question waits."""
         loop = asyncio.get_running_loop()
         try:
             while self._sets:
@@ -90,7 +90,7 @@ class Lane:
                     continue
                 try:
                     answers = await loop.run_in_executor(self._executor, _answers, ask, [one.question for one in some])
-                except Exception as error:  # the threads are at their end
+                except Exception as error:  # the threads have been shut down
                     answers = [error] * len(some)
                 for one, answer in zip(some, answers, strict=True):
                     _tell(one.answer, answer)

@@ -1,6 +1,6 @@
-"""Snapshots that clients hold on a server: each for a minute, and for another whenever it is used.
+"""Snapshots that clients hold on a server: each for a minute, renewed whenever it is used.
 
-Times are of a clock that only goes forward. A snapshot that is in use is closed when it no longer is.
+Times are of a monotonic clock. A snapshot that ends while it is in use is closed afterwards.
 
 Does not know how clients are told apart: a token is any name of one.
 """
@@ -42,7 +42,7 @@ class Leases:
         return len(self._held)
 
     def take(self, token: str) -> Lease:
-        """Hold the store as it is now; Busy where the token holds as many as it may."""
+        """Take a snapshot of the store; Busy if the token holds as many as it may."""
         self.sweep()
         with self._lock:
             if sum(one.token == token for one in self._held.values()) >= MOST:
@@ -69,7 +69,7 @@ class Leases:
                 lease.view.close()
 
     def end(self, name: str, token: str) -> None:
-        """Let go of a snapshot; whoever is reading it may finish."""
+        """End a lease; reads that are under way may finish."""
         with self._lock:
             lease = self._found(name, token)
             del self._held[name]
@@ -95,7 +95,7 @@ class Leases:
 
     def _found(self, name: str, token: str) -> Lease:
         lease = self._held.get(name)
-        if lease is None or lease.token != token:  # a name that is known to others is no more of use than any other
+        if lease is None or lease.token != token:  # the name of another client's snapshot is treated as unknown
             raise SnapshotExpired(
                 "this snapshot is not there: snapshots last a minute after their last use, and no server keeps them "
                 "over a restart. Take a new one."

@@ -1,7 +1,7 @@
-"""What the server has done, in the text form of Prometheus, and one line of log for each request.
+"""Metrics of the server, in the text format of Prometheus, and one line of log for each request.
 
-Labels are what the server itself names: routes by their template, methods that HTTP knows, statuses. Nothing that a
-client chooses becomes a label or a word of the log, so neither grows with what clients send, nor says what they ask.
+Labels are names of the server: routes by their template, HTTP methods, statuses. Nothing that a client chooses becomes
+a label or a word of the log, so neither grows with what clients send, or shows what they ask.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Metrics:
         if self._looks:
             _, late = await asyncio.wait(list(map(asyncio.wrap_future, self._looks.values())), timeout=MOMENT)
             for look in late:
-                look.cancel()  # what looks goes on, and tells the next who asks
+                look.cancel()  # the count goes on in its thread, for the next request
 
     def _count(self, served: Served) -> None:
         try:
@@ -69,7 +69,7 @@ class Metrics:
         route = scope.get("softkv.route", "none")
         self._requests[method, route, status] += 1
         self._seconds += seconds
-        if route.startswith("/v1"):  # neither probes nor who has no token
+        if route.startswith("/v1"):  # not probes, or requests without a token
             self._used = time.monotonic()
         self._within.update([next((step for step in STEPS if seconds <= step), float("inf"))])
         LOG.info("%s %s %d %.1f ms", method, route, status, 1000 * seconds)

@@ -1,9 +1,7 @@
 """Errors of the library as problem documents (RFC 9457), and back.
 
-A document keeps the name of the class, the words of the error and what programs ask of it (`keys`, `pid`, `after`), so
+A document keeps the name of the class, the message and the attributes that programs use (`keys`, `pid`, `after`), so
 that a handle on a server raises what a local handle would. Needs no web framework.
-
-Does not decide what is an error.
 """
 
 import json
@@ -50,13 +48,13 @@ def status_of(error: BaseException) -> int:
     """The status of an answer that tells of this error."""
     if isinstance(error, Refused):
         return error.status
-    if type(error) is errors.StoreError:  # that another writer was there first, as far as clients can bring it about
+    if type(error) is errors.StoreError:  # clients can only cause it by a change that came too late
         return 409
     return next((status for kind, status in STATUSES if isinstance(error, kind)), 500)
 
 
 def document_of(error: BaseException, hidden: Callable[[str], str] = str) -> dict[str, Any]:
-    """A problem document; `hidden` takes out of its words what is not for clients, such as directories."""
+    """A problem document; `hidden` removes from its words what is not for clients, such as directories."""
     status = status_of(error)
     told = error.error if isinstance(error, Refused) else error
     if not isinstance(told, errors.SoftKVError):
@@ -80,7 +78,7 @@ def reply_to(error: BaseException, hidden: Callable[[str], str] = str) -> tuple[
 
 
 def error_of(document: Any) -> errors.SoftKVError:
-    """The error that a problem document tells of, of the class of the library that it names.
+    """The error that a problem document describes, of the class of the library that it names.
 
     >>> raise error_of({"error": "KeyMissing", "detail": "there is no item 'a'", "status": 404})
     Traceback (most recent call last):
@@ -89,7 +87,7 @@ def error_of(document: Any) -> errors.SoftKVError:
     told = document if isinstance(document, dict) else {}
     kind, detail = getattr(errors, str(told.get("error")), None), str(told.get("detail", "the server told no reason"))
     if not isinstance(kind, type) or not issubclass(kind, errors.SoftKVError) or kind is errors.MissingExtra:
-        return errors.ServerError(detail)  # what the server lacks need not be installed here
+        return errors.ServerError(detail)  # an extra that the server lacks need not be installed here
     made = kind(detail)
     for name in (*_CARRIED, *_SHARDS):
         if name in told and hasattr(made, name):

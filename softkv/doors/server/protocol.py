@@ -1,8 +1,8 @@
-"""How long a client may take, and how many may be connected: uvicorn's server with patience that ends.
+"""Limit how long a client may take, and how many may be connected, on top of uvicorn's server.
 
-Each connection has a few seconds of patience. They run out while its headers, the next bytes of its body, or room for
-its answer are waited for, and come back with what really arrives or is taken, so a client has to keep up a pace of
-some KiB a second. While the application works, nothing is counted.
+Each connection has a few seconds of patience. They run out while the server waits for headers, for the next bytes of a
+body, or for the client to take its answer, and are refilled by the bytes that arrive or are taken: a client has to keep
+up some KiB a second. While the application works, nothing is counted.
 
 Does not look into requests (gate.py).
 """
@@ -31,11 +31,11 @@ CONNECTIONS = 512
 TICK = 0.5  # seconds from one look at the connections to the next
 IDLE = 15  # seconds that a connection is kept between two requests
 DRAIN = 10  # seconds that requests have to finish when the server ends
-OWN = 48  # descriptors that are left to each store, and to the rest of the process
+OWN = 48  # file descriptors reserved for each store, and for the rest of the process
 
 
 class Listener(socket.socket):
-    """A listening socket that closes at once what would be a connection too many, also before TLS has begun."""
+    """A listening socket that closes surplus connections at once, even before TLS has begun."""
 
     connections = CONNECTIONS
     _accepted: tuple[socket.socket, ...] = ()
@@ -46,7 +46,7 @@ class Listener(socket.socket):
         self._accepted = tuple(one for one in self._accepted if one.fileno() >= 0)
         if len(self._accepted) >= self.connections:
             connection.close()
-            raise BlockingIOError("too many connections")  # for asyncio: nobody else is waiting now
+            raise BlockingIOError("too many connections")  # tells asyncio that no connection is waiting
         self._accepted += (connection,)
         return connection, address
 
@@ -58,18 +58,18 @@ class PatientProtocol(H11Protocol):
     untaken = 0  # bytes of the answer that waited for the client at the last look
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes of a request; those of a body that is still wanted bring patience."""
+        """Take bytes of a request; those of a body that is being read refill the patience."""
         if self.conn.their_state is h11.SEND_BODY and self.conn.our_state is not h11.DONE:
             self._gain(len(data))
         super().data_received(data)
 
     def resume_writing(self) -> None:
-        """Go on with an answer, of which the client has taken enough for now."""
+        """Go on with an answer, after the client has taken enough of it."""
         self._patience = PATIENCE
         super().resume_writing()
 
     def look(self, seconds: float) -> None:
-        """Take these seconds from the patience if the client is waited for, and break off when there is none left."""
+        """Take these seconds from the patience if the server waits for the client; disconnect when it has run out."""
         former, self.untaken = self.untaken, self.transport.get_write_buffer_size()
         self._gain(max(0, former - self.untaken))
         idle = self.timeout_keep_alive_task is not None  # uvicorn closes these
@@ -88,7 +88,7 @@ class PatientProtocol(H11Protocol):
         return False
 
     def send_400_response(self, _: str) -> None:
-        """Refuse what is no HTTP, without a word of it; an answer that has begun is broken off."""
+        """Refuse a request that is no HTTP, without repeating it; an answer that has begun is broken off."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE) or (self.cycle and self.cycle.response_started):
             self.transport.abort()
             return
@@ -110,14 +110,14 @@ class PatientServer(Server):
         began: Callable[[], object],
         ends: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Serve an application; `began` is called when it is, and `ends` says now and then whether to end."""
+        """Serve an application; `began` is called once it listens, and `ends` is asked regularly whether to end."""
         config = Config(
             app,
             http=PatientProtocol,
             ws="none",
             loop="asyncio",
             log_config=None,
-            log_level="critical",  # uvicorn's own words are neither counted nor without content
+            log_level="critical",  # lines of uvicorn could repeat what clients send
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -130,7 +130,7 @@ class PatientServer(Server):
         self._looked = time.monotonic()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen at these sockets. uvicorn's own way cannot be told how long a TLS handshake may take."""
+        """Listen at these sockets. uvicorn itself has no limit for TLS handshakes."""
         await self.lifespan.startup()
         loop = asyncio.get_running_loop()
         self.servers = [
@@ -155,13 +155,13 @@ class PatientServer(Server):
                 one.look(now - self._looked)
             self._looked = now
             found.sort(key=lambda one: one.untaken)
-            while sum(one.untaken for one in found) > UNTAKEN:  # many clients at the least pace would hold gigabytes
+            while sum(one.untaken for one in found) > UNTAKEN:  # many clients at the slowest pace would hold gigabytes
                 found.pop().transport.abort()
         return await super().on_tick(counter) or self._ends()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take SIGTERM and Ctrl-C as the wish to end. uvicorn's own way raises them again before stores are closed."""
+        """End on SIGTERM and Ctrl-C. uvicorn itself raises them again before stores are closed."""
         former = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield

@@ -1,10 +1,10 @@
-"""Endpoints that ask: lookup, nearest, compare, self_attention, evaluate.
+"""Endpoints of lookups: lookup, nearest, compare, self_attention, evaluate.
 
-A lookup of one query waits in the lane of its store, and may be asked together with others of the same options; what
-carries many queries, a mask or heads is asked by itself, beside the lane. An answer that would be too large is refused
+A lookup of one query waits in the lane of its store, and may be asked together with others of the same options; one
+with many queries, a mask or heads is asked by itself, beside the lane. An answer that would be too large is refused
 before it is computed.
 
-Does not know how a question is answered, and words no error that the library has words for.
+Does not know how a question is answered, and leaves errors to the library.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -32,7 +32,7 @@ OF_ROW, OF_NUMBER, PACKED = 200, 30, 8  # bytes of a contributor and of a number
 
 
 async def _looked_up(call: Call, method: str) -> Any:
-    """The answer to one query, perhaps found together with others, or those to many."""
+    """The answer to one query, possibly asked together with others, or the answers to many."""
     form, options = call.form, call.options("query", "queries")
     if (form.query is None) == (form.queries is None):
         raise InputError("expected either query, for one, or queries, for many.")
@@ -90,7 +90,7 @@ def _attended(call: Call) -> Answers:
 
 
 def _scene(call: Call) -> dict[str, Any]:
-    """What a page shows; facts name no directory of the server."""
+    """The scene of a page, without directories of the server."""
     options = call.options()
     options |= _heads(options)
     if not isinstance(options.get("queries", ""), str):
@@ -146,7 +146,7 @@ def many(given: Any) -> Any:
 
 
 def _numbers(given: Any, name: str) -> Any:
-    """Numbers as an array; a list of JSON may hold true and false, which NumPy would make numbers of."""
+    """Numbers as an array; refuses true and false in a list, which NumPy would turn into numbers."""
     array = array_of(given, name)
     if array.dtype.kind not in "fiu" or (isinstance(given, list) and _holds_truths(given)):
         raise KindError(f"expected numbers in {name}, got {array.dtype if array.dtype.kind not in 'fiu' else 'bool'}.")
@@ -159,14 +159,14 @@ def _holds_truths(given: list[Any]) -> bool:
 
 
 def _kept(call: Call, answers: Answers) -> Answers:
-    """Answers that need no store: all their contributors are looked up at once."""
+    """Answers that no longer need the store, since all contributors are read at once."""
     made: Any = answers.__reduce__()
     kept: Answers = _hidden(call, made[0](*made[1]))
     return kept
 
 
 def _hidden(call: Call, found: Any) -> Any:
-    """Answers whose reasons and whose guard name no directory of the server."""
+    """Answers without directories of the server in reasons and guard."""
     hidden, reason = call.served.without_paths, found.reason
     found = replace(found, guard=call.served.shown(found.guard))
     if not reason:

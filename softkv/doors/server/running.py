@@ -1,7 +1,7 @@
-"""Serve stores: what has to hold before anything listens, the socket, and an end at which nothing is lost.
+"""Serve stores: check the settings before listening, open the socket, and end without losing anything.
 
-A server that only this machine reaches needs no more than a token, and makes one. One that others reach has to be told
-its names and its tokens, and who does TLS: itself, or a proxy. Whatever is missing is said before a port is open.
+A server that only this machine can reach needs a token, and makes one. One that others can reach has to be given its
+names, its tokens, and who does TLS: itself, or a proxy. An error names what is missing before a port is open.
 
 Does not answer requests (gate.py, app.py).
 """
@@ -35,7 +35,7 @@ _TOKEN = re.compile(r"(?=.{20,200}\Z)[A-Za-z0-9._~+/-]{18,}={0,2}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to serve: where, under which names, to whom, and what clients may start."""
+    """How to serve: address, host names, tokens, and what clients may start."""
 
     host: str = "127.0.0.1"
     port: int = 7411
@@ -83,7 +83,7 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
 
 
 def _require_plain(paths: Sequence[str]) -> None:
-    """Refuse stores whose names would have to be spelled in some other way in a URL."""
+    """Refuse stores whose names would have to be escaped in a URL."""
     for path in paths:
         if not _NAME.match(named(path)):
             raise InputError(f"{path} cannot be named in a URL. Rename it: letters, digits, '.', '_' and '-' do.")
@@ -117,7 +117,7 @@ def _tokens_in(path: str) -> list[str]:
 
 
 def _require_safe(settings: Settings, address: str) -> None:
-    """Refuse what would be reached by others without a name, a token, and TLS."""
+    """Refuse settings by which others could reach the server without a host name, a token, and TLS."""
     if settings.behind_proxy and (settings.tls_cert or not settings.allow_hosts):
         raise InputError("behind a proxy, which does TLS, its names are needed (--allow-host), and no --tls-cert")
     if settings.behind_proxy and _address(settings.behind_proxy) is None:
@@ -161,13 +161,13 @@ def _context(settings: Settings) -> ssl.SSLContext | None:
 
 @contextmanager
 def _bound(settings: Settings, stores: int) -> Iterator[Listener]:
-    """A socket at the address, so that nobody else takes it; it listens only later."""
+    """A socket bound to the address, which is thereby reserved; it does not listen yet."""
     where = f"{settings.host} port {settings.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = Listener(family, kind, protocol)  # Subtle: asyncio sends at once only where it knows that it is TCP
+        listener = Listener(family, kind, protocol)  # Subtle: asyncio sets TCP_NODELAY only if the protocol is known
     except (OSError, OverflowError) as error:
         raise InputError(f"{where} is no address to listen at: {error}") from error
     with listener:
@@ -197,7 +197,7 @@ def _descriptors() -> int:
 
 
 def _local(address: str) -> str:
-    """How this machine names an address that it listens at."""
+    """The host names by which this machine reaches an address that it listens at."""
     found = ipaddress.ip_address(address)
     if found.is_unspecified:
         found = ipaddress.ip_address("::1" if found.version == 6 else "127.0.0.1")
@@ -207,7 +207,7 @@ def _local(address: str) -> str:
 def _rules(settings: Settings, address: str, port: int, writers: Sequence[str], readers: Sequence[str]) -> Rules:
     usual = 443 if settings.tls_cert or settings.behind_proxy else 80
     hosts = {(name, port) for name in (*LOOPBACK, _local(address))}
-    # A name stands for the port that is listened at, and for the usual one, at which a proxy or a router may listen.
+    # A name is allowed with the port of the server, and with the default one, where a proxy or a router may listen.
     hosts |= {found for name in settings.allow_hosts for one in (port, usual) if (found := authority(name, one))}
     peers = {"127.0.0.1", "::1", address, _address(settings.behind_proxy)} if settings.behind_proxy else None
     kept = [[digest_of(token.encode()) for token in tokens] for tokens in (writers, readers)]
@@ -215,7 +215,7 @@ def _rules(settings: Settings, address: str, port: int, writers: Sequence[str], 
 
 
 def _url(settings: Settings, address: str, port: int) -> str:
-    """Where this machine asks it: past a proxy, and by the first of its names where a certificate has to match."""
+    """The URL for clients on this machine: past a proxy, and by the first host name if a certificate has to match."""
     named_so = settings.allow_hosts[0] if settings.tls_cert and settings.allow_hosts else _local(address)
     host, at = authority(named_so, port) or (named_so, port)
     return f"{'https' if settings.tls_cert else 'http'}://{host}:{at}"

@@ -1,7 +1,7 @@
 """The stores of a server, by name: each with one handle, its queue of questions, its snapshots on loan and its jobs.
 
-Writes to a store come one after another in a thread of their own; lookups of one query in another. What else reads,
-what reads for long, and exports have threads of their own, so that none of them keeps the others waiting.
+A store has one thread for writes and one for lookups of single queries. Other reads, long reads, and exports have
+threads of their own, so that none of them keeps the others waiting.
 
 Does not know of requests (endpoints.py).
 """
@@ -36,7 +36,7 @@ SUFFIX = ".softkv"
 
 
 class Crew:
-    """A few threads, and a queue before them that has an end."""
+    """A few threads with a bounded queue."""
 
     def __init__(self, name: str, threads: int, room: int = ROOM) -> None:
         self.executor = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -46,7 +46,7 @@ class Crew:
         return self._waiting
 
     async def run(self, job: Callable[[], Any], seconds: float) -> Any:
-        """What a job returns; it is not run if it has not begun when the seconds are over, or its request is gone."""
+        """The result of a job; it is not run if it has not begun by the deadline, or when its request is gone."""
         if self._waiting >= self._room:
             raise Busy(f"{self._waiting:,} requests wait for this store, and no more are taken. Ask again soon.", 1.0)
         kept = [job]
@@ -56,7 +56,7 @@ class Crew:
         return await in_time(begun, seconds)
 
     def _over(self, kept: list[Callable[[], Any]], begun: "asyncio.Future[Any]") -> None:
-        """Let go of a job. One that was given up has a place in the queue until a thread comes to it."""
+        """Count a job as done. One that was given up stays in the queue until a thread comes to it."""
         kept.clear()
         if not begun.cancelled():
             self._one_less()
@@ -80,9 +80,9 @@ class Served:
         backups: str | None = None,
         model: str | None = None,
     ) -> None:
-        """Serve a handle; `backups` is the folder of its backup, `model` what its texts may be embedded with anew."""
+        """Serve a handle; `backups` is the folder for its backup, `model` the embedder for `reembed`."""
         self.name, self.handle, self.read_only = name, handle, read_only
-        handle._findings.together = Together(1)  # the lane asks together, and what it asks alone is to be alone
+        handle._findings.together = Together(1)  # the lane joins questions, and those it asks alone must stay alone
         self._backup = None if backups is None else os.path.join(backups, name)
         self.jobs = Jobs(handle, shown=self.shown, hidden=self.without_paths, backup=self._backup, model=model)
         self.crews = {work: Crew(f"{name} {work}", threads) for work, threads in CREWS.items()}
@@ -91,13 +91,13 @@ class Served:
         self.lane, self.leases = Lane(self.asking), Leases(handle.snapshot)
 
     def now(self, *, partial: bool = False) -> StoreView:
-        """The store as of its newest commit; shares what the handle has found, and need not be closed."""
+        """The store as of its newest commit; shares the findings of the handle, and need not be closed."""
         view = self.handle._partial_view() if partial else self.handle._view()
         return StoreView(view, self.handle._embedding)
 
     @property
     def busy(self) -> bool:
-        """Whether snapshots are on loan, or work goes on that nobody may be waiting for."""
+        """Whether snapshots are held or jobs run, even if no request is waiting."""
         working = any(not job.over for job in self.jobs.all()) or any(map(len, self.crews.values()))
         return working or len(self.leases) > 0
 
@@ -110,7 +110,7 @@ class Served:
         return text
 
     def shown(self, found: Any) -> Any:
-        """A result without directories of the server, and no longer than anybody reads."""
+        """A result without directories of the server, and with a limited number of findings."""
         hidden = self.without_paths
         if isinstance(found, Info):
             model = found.embedder
@@ -174,7 +174,7 @@ class Stores:
         return iter(self._served.values())
 
     def hold(self, size: int) -> None:
-        """Take so many bytes of a body into memory, or let go of them where it is negative; Busy when it is full."""
+        """Count so many bytes of a body as held, or release them if negative; Busy if there are too many."""
         if size > 0 and self._held + size > HELD:
             raise Busy(f"{HELD >> 20} MiB of requests wait, and no more are taken. Ask again soon, or for less.", 1.0)
         self._held += size
@@ -187,7 +187,7 @@ class Stores:
 
 
 def named(path: str | os.PathLike[str]) -> str:
-    """What a store in this directory is called by a server."""
+    """The name by which a server calls a store in this directory."""
     name = os.path.basename(os.path.abspath(os.fsdecode(path))).removesuffix(SUFFIX)
     if not name or not name.isprintable():
         raise InputError(f"a store in {os.fsdecode(path)!r} has no name that a URL can hold. Rename its directory.")

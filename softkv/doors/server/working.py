@@ -1,6 +1,6 @@
 """Endpoints of long work: start a job, look at it, watch it go on, cancel it.
 
-A job outlives the request that began it, and whoever watches it may leave and come back.
+A job outlives the request that started it; clients may stop watching it and come back.
 
 Does not know what the work is (jobs.py).
 """
@@ -20,7 +20,7 @@ from softkv.doors.server.questions import many
 from softkv.errors import AccessRefused
 
 EVENTS = "text/event-stream"
-_KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # and no factory strings, which FAISS trusts
+_KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # no factory strings: FAISS parses them without safety checks
 _ID = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{8,64}$")]
 _BUILD: Any = {"kind": (_KINDS, "lists"), "temperatures": (list[float] | None, None)}
 _OPTIONS = {
@@ -85,7 +85,7 @@ async def _watched(call: Call) -> StreamingResponse:
 
 
 async def _events(job: Job) -> AsyncIterator[str]:
-    """News of a job as they come, and at last what came of it."""
+    """News of a job as it arrives, and at last its result."""
     async for news in job.watched():
         if not news:
             yield ": nothing new\n\n"
@@ -103,7 +103,7 @@ def _job(call: Call) -> Job:
 
 
 def _whole(job: Job, *, packs: bool) -> dict[str, Any]:
-    """A job with its result, or the problem that it came to."""
+    """A job with its result or problem."""
     return job.told() | {
         "result": job.result if packs else plain(job.result),
         "problem": job.problem,
