@@ -24,8 +24,8 @@ SOFT, HARD = 0.5, 0.15  # a list is read whole if more than this share would be 
 STEEP = 1.0  # weights vary if the logits of a list have at least this standard deviation
 RARE = 2.0  # and from this one on, a few rows hold most of the mass
 BEYOND = 2.0  # a row may be so far beyond where the best one is expected
-HARMLESS = 0.1  # errors below this share of the tolerance do not count
 LOG_MASS = 0.05  # the largest error of the log mass
+HARMLESS, SLIGHT = 0.1, 0.4  # errors below these shares of the tolerance, and of LOG_MASS, do not count
 ALIKE = 32  # how many lists on each side tell how much logits vary in a list
 DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
 TINY = np.finfo(np.float64).tiny
@@ -144,8 +144,8 @@ def advice(
     masses, rest = parts[:, :-1], parts[:, -1:]
     value = (masses @ lists.values + rest * known.value) / np.maximum(parts.sum(1, keepdims=True), TINY)
     apart = distances(lists.values, value).astype(np.float64) ** 2
-    of_value = (apart + lists.scatter) / np.maximum(np.square(wanted), TINY)[:, None]
-    harm = np.maximum(of_value, 1.0 / np.maximum(np.square(LOG_MASS * known.wanted), TINY)[:, None])
+    of_value = (apart + lists.scatter) / np.maximum(np.square(HARMLESS * wanted), TINY)[:, None]
+    harm = np.maximum(of_value, 1.0 / np.maximum(np.square(SLIGHT * LOG_MASS * known.wanted), TINY)[:, None])
     own = _rare(index, counts, tilt, harm, known.log_mass)
     np.put_along_axis(own, first, True, axis=1)
     squares = np.where(own, 0.0, masses * masses)
@@ -179,8 +179,8 @@ def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Flo
     """The lists of which a few rows hold most of the mass, (b, l), except those that even together do not matter.
 
     A sample that misses these rows does not show them. `harm`, (b, l), is the squared error that missing a row as heavy
-    as all that is known would make, as a share of the squared error allowed; the best row of a list is assumed to be as
-    good as possible.
+    as all that is known would make, as a share of what does not count; the best row of a list is assumed to be as good
+    as possible.
     """
     found: Chosen = (tilt.variances > RARE**2) & (counts > 0)
     for number in np.flatnonzero(found.any(1)).tolist():
@@ -189,5 +189,5 @@ def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Flo
         best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
         squares = np.exp(np.minimum(2.0 * best, 0.0)) * harm[number, rare]
         order = np.argsort(squares)
-        found[number, rare[order[squares[order].cumsum() <= HARMLESS**2]]] = False
+        found[number, rare[order[squares[order].cumsum() <= 1.0]]] = False
     return found
