@@ -42,7 +42,7 @@ PHRASES = (
     (r"start the store anew with compatibility='gaussian'", "start the store anew with --compatibility gaussian"),
     (r"let `fit` learn their scales", "let `softkv fit` learn their scales"),
     (r"start the store anew with value='label'\.", "start the store anew with --kind label."),
-    (r"or ask with partial=True for an estimate", "or ask with `softkv query --partial` for an estimate"),
+    (r"and estimate \(partial=True\)", "and estimate (`softkv query --partial`)"),
     (r"ask without it \(projection=False\)", "ask without it (--no-projection)"),
     (r"with kind='number' it is refused by its line, and with skip_bad=True passed over",
      "with --kind number it is refused by its line, and with --skip-bad passed over"),

@@ -6,6 +6,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 import softkv
 from softkv.database import check, repair, restore
-from softkv.doors.cluster import create, status
+from softkv.doors.cluster import create, grow, status
 from softkv.doors.cluster.manifest import Manifest
 from softkv.errors import AccessRefused, BackupRefused, InputError, OutOfReach, StoreDamaged, StoreError, StoreLocked
 
@@ -62,6 +63,17 @@ def test_a_cluster_has_one_writer(tmp_path: Path) -> None:
         with opened(tmp_path / "c", mode="r") as reader:
             assert len(reader) == len(db)
     softkv.open(tmp_path / "c", "w").close()
+
+
+def test_a_cluster_whose_processes_are_at_work_says_how_to_go_on(tmp_path: Path) -> None:
+    """A handle and `grow` name the writer of a shard, where it is asked, and the command that ends it."""
+    clustered(tmp_path / "c", "number").close()
+    with softkv.open(tmp_path / "c" / "shard-001"):
+        for begin in (opened, partial(grow, shards=6)):
+            with pytest.raises(StoreLocked, match=r"shard-001 is open for writing .*ray:.*`softkv cluster stop .*/c`"):
+                begin(tmp_path / "c")
+        with opened(tmp_path / "c", mode="r") as db:
+            assert len(db) == 40
 
 
 # Checking

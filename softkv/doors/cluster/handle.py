@@ -158,6 +158,12 @@ def opened_shard(path: str, manifest: Manifest, number: int, mode: str, force: b
     except (StoreError, OSError) as error:
         if isinstance(error, StoreNotFound):  # its advice is to make one
             error = StoreNotFound(f"shard {number} of {path} is not at {place}. Bring it back, or mount its disk.")
+        if isinstance(error, StoreLocked):
+            error = StoreLocked(
+                f"{error} If it is a process of the cluster, open ray:{path} instead, or end it: "
+                f"`softkv cluster stop {shlex.quote(path)}`.",
+                error.pid,
+            )
         if mode != "r":
             raise error from None
         return cast(Shard, LostShard(place, error))

@@ -103,8 +103,8 @@ class LostShard:
 def out_of_reach(path: str, lost: Sequence[str]) -> OutOfReach:
     """The error that names these shards."""
     return OutOfReach(
-        f"{len(lost)} shards of {path} do not answer: {'; '.join(lost)}. Bring them back, or ask with partial=True for "
-        "an estimate.",
+        f"These shards of {path} do not answer: {'; '.join(lost)}. Bring them back; only a lookup can do without them, "
+        "and estimate (partial=True).",
         [one.partition(" (")[0] for one in lost],
     )
 
