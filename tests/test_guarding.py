@@ -150,6 +150,7 @@ def test_items_that_share_few_keys_are_known_and_their_intervals_hold(tmp_path: 
             db.guard()
             found = db.lookup(fresh, tolerance=0.0)
         assert found.known.all()
+        assert (found.familiarity > 0.3).all()  # half of the items have either key
         held += (np.abs(found.value - fresh[:, 0] - rng.standard_normal(200)) <= found.radius(0.9)).sum()
     # The deviation of a mean over 20 beta-binomial shares, each calibrated on about 200 points.
     assert abs(held / 4000 - 0.9) <= 3.3 * math.sqrt(0.09 * (1 / 200 + 1 / 200) / 20) + 1 / 200
