@@ -535,7 +535,8 @@ def test_answers_to_items_that_ask_are_not_judged(numbers: softkv.SoftKV) -> Non
 @pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".parquet"])
 def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, suffix: str) -> None:
     """Export and import, repair, and compaction take it along; and what had changed is not forgotten."""
-    numbers.delete([f"spot 0 {n}" for n in range(40)])
+    numbers.delete([f"spot 0 {n}" for n in range(20)])
+    numbers.set_values([f"spot 0 {n}" for n in range(20, 40)], [0.0] * 20)
     before = numbers.lookup(spots(5, 20))
     numbers.export(tmp_path / f"out{suffix}")
     import_from(tmp_path / f"out{suffix}", tmp_path / "new")
