@@ -82,6 +82,21 @@ def test_of_what_is_known_no_more_is_wrong_than_promised(share: float, fewest: f
     assert np.mean(shares) > fewest
 
 
+@pytest.mark.ci
+def test_points_that_choose_what_is_tried_do_not_try_it() -> None:
+    """Where as many answers are wrong as was asked, at any evidence, a guard is made in 5 of 100 draws at the most."""
+    rng, made = np.random.default_rng(37), 0
+    for _ in range(400):
+        seen, _, _ = labels_with(rng.standard_normal(600), rng)
+        aims = (rng.random(600) < 0.1).astype(np.int64)
+        try:
+            calibrate(seen, aims, None, Promise(0.1, None, 0.95), coded=True, widths=None, items=1)
+        except InputError:
+            continue
+        made += 1
+    assert made <= 400 * 0.05 + 3.3 * math.sqrt(400 * 0.05 * 0.95)
+
+
 @pytest.mark.parametrize(("share", "count"), [(0.05, 19), (0.05, 60), (0.1, 9), (0.1, 45)])
 @pytest.mark.parametrize("rounded", [False, True])
 def test_few_points_keep_what_is_known_and_wrong_rare_on_average(share: float, count: int, rounded: bool) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import softkv
 from softkv.asking.profile import Profile
-from softkv.database import import_from
+from softkv.database import import_from, repair
 from softkv.database.held_out import held_out
 from softkv.errors import InputError
 
@@ -127,3 +127,18 @@ def test_items_that_are_renumbered_are_not_taken_for_others(tmp_path: Path) -> N
         import_from(tmp_path / f"{name}.jsonl", tmp_path / name)
         with softkv.open(tmp_path / name) as db:
             assert Profile.of(db._store.settings).temperature.held == held
+
+
+def test_items_that_a_repair_numbers_anew_calibrate_nothing(tmp_path: Path) -> None:
+    """Some of those that were learned from would be taken for items held out, after `tune` and after `fit`."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        vectors = vectors_of(400)
+        db.add(vectors=vectors, values=vectors[:, 0] ** 2)
+        db.tune()
+        db.delete(["#1", "#2"])
+        repair(tmp_path / "s", tmp_path / "tuned")
+        assert db.fit(planes=False).kept
+        repair(tmp_path / "s", tmp_path / "fitted")
+    for name in ("tuned", "fitted"):
+        with softkv.open(tmp_path / name) as db, pytest.raises(InputError, match="learned from all of its items"):
+            db.guard(0.1)

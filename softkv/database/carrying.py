@@ -9,7 +9,7 @@ Does not learn (training.py), and knows no format of a file (softkv/files).
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -20,6 +20,7 @@ from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.database.guarding import rebased
 from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
+from softkv.guard.guard import Guard
 from softkv.logs import hint
 from softkv.progress import Progress
 from softkv.storage import Repaired, Store
@@ -169,20 +170,38 @@ def _naming(file: str) -> Iterator[None]:
 def repair(path: Path, new: Path) -> Repaired:
     """Write the good items of the store at `path` to a new store, with what it has learned."""
 
-    def carry(settings: Settings, index: Callable[[str], IndexFile | None], store: Store) -> None:
-        name = settings.get("projection")
+    def carry(settings: Settings, index: Callable[[str], IndexFile | None], had: tuple[int, int], store: Store) -> None:
+        settings, name = _moved(settings, had, known=(known := not _has_nameless(store))), settings.get("projection")
         if not isinstance(name, str):
             return store.configure(settings)
         try:
             if store.layout is None:
                 raise IndexDamaged(EMPTY)
             learned = read_file(index(name), os.fspath(path), store.layout.key_width)
-            _settle(store, settings, learned.without_numbers())
+            facts = learned.facts if known else {**learned.facts, "held": 0.0}
+            _settle(store, settings, replace(learned.without_numbers(), facts=facts))
         except IndexDamaged as error:
             _warn(f"{store.path} was made without what the old store has learned: {error}")
             store.configure(_unlearned(settings))
 
     return repair_items(path, new, carry=carry)
+
+
+def _moved(settings: Settings, had: tuple[int, int], *, known: bool) -> Settings:
+    """Settings for a store whose rows are laid out anew, beside how many rows and items it had."""
+    found, guard, temperature = dict(settings), settings.get("guard"), settings.get("temperature")
+    with suppress(KeyError, TypeError, ValueError):  # one that cannot be read is named by whoever asks
+        if guard is not None:
+            found["guard"] = {**guard, "base": [had[1], had[1], Guard.from_json(guard).changed(*had)]}
+    if not known and isinstance(temperature, dict):
+        found["temperature"] = {name: one for name, one in temperature.items() if name != "held"}
+    return found
+
+
+def _has_nameless(store: Store) -> bool:
+    """Whether there are items without keys, whose numbers are new, so nobody can tell which took part in learning."""
+    with store.snapshot() as snapshot:
+        return any(name.startswith("#") for name in snapshot.names(np.flatnonzero(snapshot.live)))
 
 
 def _settle(store: Store, settings: Settings, learned: Learned) -> None:

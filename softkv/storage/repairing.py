@@ -23,7 +23,7 @@ from softkv.storage.store import Store
 
 _BATCH = 10_000
 
-Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], Store], None]
+Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], tuple[int, int], Store], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
     """Write the good items of the store at `path` to a new store. Items without a key get new numbers.
 
     Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that
-    finds an index file of the old store by its name, and the new store, and writes what it wants of them.
+    finds an index file of the old store by its name, how many rows and items that had, and the new store.
     """
     target = os.path.abspath(os.fspath(new))
     if not opening.is_vacant(target):
@@ -62,7 +62,8 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
                 store.configure(settings)
             else:
                 find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
-                carry(settings, find, store)
+                had = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
+                carry(settings, find, had, store)
             missing = _names(roster, np.flatnonzero(found.lost))
         lost = max((found.standing.tally.count if found.standing else 0) - saved, len(missing))
         return Repaired(found.report, saved, lost, tuple(missing))
