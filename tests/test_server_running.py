@@ -4,10 +4,12 @@ import http.client
 import itertools
 import json
 import os
+import platform
 import signal
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -544,6 +546,41 @@ def test_names_that_collide_are_refused(store: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(store)
     for other in (films(tmp_path / "b" / "films.softkv"), films(tmp_path / "films"), tmp_path / "link", store):
         refused(InputError, "would be called 'films'", store, other)
+
+
+KEEPING = """
+import re, sys, threading
+from pathlib import Path
+import numpy as np
+from softkv.doors.server.running import Settings, serve
+from softkv.errors import StoreNotFound
+
+def kept():
+    return int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+if len(sys.argv) > 1:
+    try:
+        serve([sys.argv[1]], Settings(port=0), print)
+    except StoreNotFound:
+        pass
+before = kept()
+for _ in range(3):
+    thread = threading.Thread(target=lambda: [np.ones(20 << 20, np.uint8).sum() for _ in range(3)])
+    thread.start()
+    thread.join()
+print(kept() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc keeps what was freed")
+def test_large_blocks_that_are_freed_go_back_to_the_system(tmp_path: Path) -> None:
+    """A process that serves keeps none of 20 MiB; one that does not keeps them."""
+    command = [sys.executable, "-c", KEEPING]
+    runs = [
+        subprocess.run([*command, *more], capture_output=True, text=True, check=True) for more in ([tmp_path / "s"], [])
+    ]
+    serving, other = (int(run.stdout) for run in runs)
+    assert serving < 10_000 < 15_000 < other
 
 
 def test_others_are_served_only_with_a_name_a_token_and_tls(

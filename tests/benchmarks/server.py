@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--added", type=int, default=200, help="items that are added and deleted every few seconds")
     parser.add_argument("--chroma", metavar="PYTHON")
     options = parser.parse_args()
     print(machine())
@@ -187,8 +188,9 @@ def memory(options: argparse.Namespace, folder: Path) -> None:
                 end = time.monotonic() + 60 * options.minutes / max(2, round(options.minutes))
                 while time.monotonic() < end:
                     load(port, sent, 16, 2.0)
-                    names = [f"{minute}/{secrets.token_hex(8)}" for _ in range(200)]
-                    db.add(names, vectors=queries[:200], values=np.zeros((200, VALUES)))
+                    names = [f"{minute}/{secrets.token_hex(8)}" for _ in range(options.added)]
+                    vectors, values = (np.resize(queries, (len(names), width)) for width in (WIDTH, VALUES))
+                    db.add(names, vectors=vectors, values=values)
                     db.nearest(queries[:256])
                     db.delete(names)
                 seen.append([kept_by(process.pid, what) for what in ("RssAnon", "RssFile")])

@@ -7,6 +7,7 @@ Does not answer requests (gate.py, app.py).
 """
 
 import asyncio
+import ctypes
 import ipaddress
 import math
 import os
@@ -17,7 +18,7 @@ import ssl
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from softkv.doors.server.app import make_app
@@ -28,6 +29,7 @@ from softkv.doors.server.served import Stores, named
 from softkv.errors import InputError, StoreError
 from softkv.storage.disk import announced, files
 
+FREED = 8 << 20  # bytes
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 # With = at its end alone, as base64 has it: the page takes k=… behind the # of its URL for a state.
 _TOKEN = re.compile(r"(?=.{20,200}\Z)[A-Za-z0-9._~+/-]{18,}={0,2}\Z")
@@ -58,6 +60,7 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
     Once clients are answered, `began` is called with the URL, with a token that was made here behind its #, and with
     the names of the stores.
     """
+    _give_memory_back()
     paths, (writers, readers) = [os.path.realpath(path) for path in given], _tokens(settings)
     _require_plain(paths)
     context = _context(settings)
@@ -80,6 +83,16 @@ def serve(given: Sequence[str], settings: Settings, began: Callable[[str, Sequen
         metrics, longest = Metrics(stores), math.inf if settings.idle_end is None else settings.idle_end
         gate = Gate(make_app(stores), _rules(settings, address, port, writers, readers), metrics)
         asyncio.run(PatientServer(gate, context, started, lambda: metrics.idle() > longest).serve([listener]))
+
+
+def _give_memory_back() -> None:
+    """Have large blocks that are freed go back to the system, where its C library is glibc.
+
+    It keeps as much as was ever freed at once, and for each thread; what is copied for a lookup may be tens of MiB.
+    """
+    with suppress(AttributeError, OSError, TypeError):
+        for which in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+            ctypes.CDLL(None).mallopt(which, FREED)
 
 
 def _require_plain(paths: Sequence[str]) -> None:
