@@ -78,7 +78,10 @@ def db(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def test_actors_answer_and_change_as_one_store_does(db: Cluster, tmp_path: Path) -> None:
-    """They are processes, and say who contributed."""
+    """They are processes, each of which counts as a processor, and say who contributed."""
+    import ray
+
+    eventually(lambda: ray.cluster_resources()["CPU"] - ray.available_resources()["CPU"] == 2.0)
     with filled(tmp_path / "s", "number") as one:
         one.set_temperature(0.5)
         found, other = db.lookup(QUERIES), one.lookup(QUERIES)
