@@ -15,8 +15,10 @@ import pytest
 
 import softkv
 from softkv.database import check, repair, restore
+from softkv.database.guarding import _left_out
+from softkv.database.held_out import held_out
 from softkv.doors.cluster import create, grow, status
-from softkv.doors.cluster.manifest import Manifest
+from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import AccessRefused, BackupRefused, InputError, OutOfReach, StoreDamaged, StoreError, StoreLocked
 
 from .clusters import clustered, opened
@@ -370,3 +372,32 @@ def test_what_was_learned_is_saved_where_all_shards_have_it(tmp_path: Path) -> N
     with opened(tmp_path / "some") as db:
         assert db.info().projection is None
         assert len(db.lookup(vectors[:5])) == 5
+
+
+@pytest.mark.parametrize(("learn", "gap"), [("tune", False), ("tune", True), ("fit", True)])
+def test_a_repaired_cluster_knows_what_was_learned_from_and_replaced(tmp_path: Path, learn: str, gap: bool) -> None:
+    """Where numbers change in one shard, items without keys calibrate nothing from there on in any of them."""
+    vectors = np.random.default_rng(0).standard_normal((600, 8)).astype(np.float32)
+    create(tmp_path / "c", 3, value="number", compatibility="gaussian")
+
+    def calibrating(view: Any) -> set[str]:
+        return set(view.snapshot.names(np.flatnonzero(held_out(view, *_left_out(view)))))
+
+    with opened(tmp_path / "c") as db:
+        for keys in (None, [f"key {number}" for number in range(600)]):
+            db.add(keys, vectors[:, 0] * 3.0, vectors=vectors)
+        getattr(db, learn)()
+        db.guard(0.9)
+        before = calibrating(db._view())
+        db.delete([f"#{100 * MOST + 2}"] if gap else [])
+        db.set_values([f"key {number}" for number in range(100)], [0.0] * 100)
+    repair(tmp_path / "c", tmp_path / "new")
+    with opened(tmp_path / "new") as db:
+        assert db.check().notes == []
+        assert db.lookup(vectors[0]).known is not None
+        last = 99 * MOST + 2 if gap else min(len(shard.view().snapshot) * MOST for shard in db._store.shards)
+        same = {name for name in before if not name.startswith("#") or int(name[1:]) <= last}
+        assert calibrating(db._view()) == same
+        assert (same == before) is not gap
+        db.set_values([f"key {number}" for number in range(100, 120)], [0.0] * 20)
+        assert db.lookup(vectors[0]).known is None

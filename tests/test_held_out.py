@@ -8,6 +8,7 @@ import pytest
 import softkv
 from softkv.asking.profile import Profile
 from softkv.database import import_from, repair
+from softkv.database.guarding import _left_out
 from softkv.database.held_out import held_out
 from softkv.errors import InputError
 
@@ -129,16 +130,32 @@ def test_items_that_are_renumbered_are_not_taken_for_others(tmp_path: Path) -> N
             assert Profile.of(db._store.settings).temperature.held == held
 
 
-def test_items_that_a_repair_numbers_anew_calibrate_nothing(tmp_path: Path) -> None:
-    """Some of those that were learned from would be taken for items held out, after `tune` and after `fit`."""
+def calibrating(path: Path) -> set[str]:
+    """The names of the items that a guard would be calibrated on."""
+    with softkv.open(path, "r") as db, db.snapshot() as frozen:
+        view = frozen._view()
+        return set(view.snapshot.names(np.flatnonzero(held_out(view, *_left_out(view)))))
+
+
+@pytest.mark.parametrize("learn", ["tune", "fit"])
+def test_items_that_a_repair_numbers_anew_calibrate_nothing(tmp_path: Path, learn: str) -> None:
+    """Those that keep their numbers and those with keys do; numbers that are given again do not."""
     with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
-        vectors = vectors_of(400)
-        db.add(vectors=vectors, values=vectors[:, 0] ** 2)
-        db.tune()
-        db.delete(["#1", "#2"])
-        repair(tmp_path / "s", tmp_path / "tuned")
-        assert db.fit(planes=False).kept
-        repair(tmp_path / "s", tmp_path / "fitted")
-    for name in ("tuned", "fitted"):
-        with softkv.open(tmp_path / name) as db, pytest.raises(InputError, match="learned from all of its items"):
-            db.guard(0.1)
+        vectors, more = vectors_of(300), {"vectors": vectors_of(50), "values": np.zeros(50)}
+        for keys in (None, [f"item {number}" for number in range(300)], None):
+            db.add(keys, vectors[:, 0] ** 2, vectors=vectors)
+        getattr(db, learn)()
+        db.set_values(["item 5"], [1.0])
+        held = calibrating(tmp_path / "s")
+        repair(tmp_path / "s", tmp_path / "whole")
+        db.delete([f"#{number}" for number in range(851, 901)])
+        repair(tmp_path / "s", tmp_path / "shorter")
+        db.delete(["#100"])
+        repair(tmp_path / "s", tmp_path / "gap")
+    assert {name for name in held if name.startswith("#") and int(name[1:]) > 850}
+    for name, last in (("whole", 900), ("shorter", 850), ("gap", 99)):
+        with softkv.open(tmp_path / name) as db:
+            db.add(**more)
+        same = {name for name in held if not name.startswith("#") or int(name[1:]) <= last}
+        assert calibrating(tmp_path / name) == same
+    assert {name.startswith("#") for name in same} == {True, False}

@@ -8,14 +8,14 @@ Does not learn (training.py), and knows no format of a file (softkv/files).
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from softkv.asking.learned import Learned, read_file
+from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.database.guarding import rebased
@@ -167,18 +167,21 @@ def _naming(file: str) -> Iterator[None]:
         raise BadRecord(f"{file}: {error}") from error
 
 
-def repair(path: Path, new: Path) -> Repaired:
-    """Write the good items of the store at `path` to a new store, with what it has learned."""
+def repair(path: Path, new: Path, *, shard: bool = False) -> Repaired:
+    """Write the good items of the store at `path` to a new store, with what it has learned.
 
-    def carry(settings: Settings, index: Callable[[str], IndexFile | None], had: tuple[int, int], store: Store) -> None:
-        settings, name = _moved(settings, had, known=(known := not _has_nameless(store))), settings.get("projection")
+    What a `shard` was told of its cluster comes along as it was: whether it holds, all shards decide (`settle_shard`).
+    """
+
+    def carry(settings: Settings, index: Callable[[str], IndexFile | None], done: Repaired, store: Store) -> None:
+        settings, name = settings if shard else moved(settings, done), settings.get("projection")
         if not isinstance(name, str):
             return store.configure(settings)
         try:
             if store.layout is None:
                 raise IndexDamaged(EMPTY)
             learned = read_file(index(name), os.fspath(path), store.layout.key_width)
-            facts = learned.facts if known else {**learned.facts, "held": 0.0}
+            facts = learned.facts if shard else _counted(learned.facts, done)
             _settle(store, settings, replace(learned.without_numbers(), facts=facts))
         except IndexDamaged as error:
             _warn(f"{store.path} was made without what the old store has learned: {error}")
@@ -187,21 +190,34 @@ def repair(path: Path, new: Path) -> Repaired:
     return repair_items(path, new, carry=carry)
 
 
-def _moved(settings: Settings, had: tuple[int, int], *, known: bool) -> Settings:
-    """Settings for a store whose rows are laid out anew, beside how many rows and items it had."""
-    found, guard, temperature = dict(settings), settings.get("guard"), settings.get("temperature")
-    with suppress(KeyError, TypeError, ValueError):  # one that cannot be read is named by whoever asks
-        if guard is not None:
-            found["guard"] = {**guard, "base": [had[1], had[1], Guard.from_json(guard).changed(*had)]}
-    if not known and isinstance(temperature, dict):
-        found["temperature"] = {name: one for name, one in temperature.items() if name != "held"}
+def moved(settings: Settings, done: Repaired) -> Settings:
+    """The settings of a store, or of a cluster, for the one to which its items were saved."""
+    found, items = dict(settings), done.saved + done.lost
+    with suppress(AttributeError, KeyError, TypeError, ValueError):  # what cannot be read is named by whoever asks
+        if "temperature" in found:
+            found["temperature"] = _counted(found["temperature"], done)
+        if "guard" in found:
+            changed = Guard.from_json(found["guard"]).changed(done.rows, items)
+            found["guard"] = {**found["guard"], "base": [items, items, changed]}
     return found
 
 
-def _has_nameless(store: Store) -> bool:
-    """Whether there are items without keys, whose numbers are new, so nobody can tell which took part in learning."""
-    with store.snapshot() as snapshot:
-        return any(name.startswith("#") for name in snapshot.names(np.flatnonzero(snapshot.live)))
+def _counted(told: Mapping[str, Any], done: Repaired) -> dict[str, Any]:
+    """What is told of learning; items without keys that may have other numbers count as if they had come later."""
+    if not told.get("held") or not told.get("last"):
+        return dict(told)
+    return {**told, "last": min(told["last"], done.same_numbers)}
+
+
+def settle_shard(path: Path, settings: Settings, done: Repaired) -> None:
+    """Give a repaired shard the settings of its repaired cluster, and limit what was learned to the same items."""
+    with Store.open(path, "w") as store, store.snapshot() as snapshot:
+        if snapshot.layout is not None and "projection" in settings:
+            learned = read(snapshot, settings["projection"])
+            facts = _counted(learned.facts, done)
+            if facts != learned.facts:
+                store.put_index(settings["projection"], replace(learned, facts=facts).encoded())
+        store.configure(settings)
 
 
 def _settle(store: Store, settings: Settings, learned: Learned) -> None:

@@ -23,28 +23,33 @@ from softkv.storage.store import Store
 
 _BATCH = 10_000
 
-Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], tuple[int, int], Store], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
     """What was saved: the report on the old store, and how many items were good and how many were not.
 
     `missing` has the key or `#<number>` of each item that was lost, or the number of its row where the catalog does not
-    say what lay there. There are fewer than were lost where the catalog does not even say which rows there were.
+    say what lay there. There are fewer than were lost where the catalog does not even say which rows there were. The
+    damaged store had so many `rows`, those of deleted and replaced items included. Numbers of items without a key are
+    as they were up to `same_numbers`, and anew from there on.
     """
 
     report: Report
     saved: int
     lost: int
     missing: tuple[str | int, ...] = ()
+    rows: int = 0
+    same_numbers: int = 0
+
+
+Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], Repaired, Store], None]
 
 
 def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: Carrying | None = None) -> Repaired:
     """Write the good items of the store at `path` to a new store. Items without a key get new numbers.
 
     Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that
-    finds an index file of the old store by its name, how many rows and items that had, and the new store.
+    finds an index file of the old store by its name, what is returned, and the new store.
     """
     target = os.path.abspath(os.fspath(new))
     if not opening.is_vacant(target):
@@ -56,17 +61,17 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
         roster = Roster(catalog, head.generation)
         with Store.open(target, "c") as store, catalog.connection.reading():
-            saved = _save(found, roster, store)
+            saved, same = _save(found, roster, store)
+            missing = _names(roster, np.flatnonzero(found.lost))
+            rows, items = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
+            done = Repaired(found.report, saved, max(items - saved, len(missing)), tuple(missing), rows, same)
             settings = loaded(found.standing.settings if found.standing else head.settings, "the settings")
             if carry is None:
                 store.configure(settings)
             else:
                 find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
-                had = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
-                carry(settings, find, had, store)
-            missing = _names(roster, np.flatnonzero(found.lost))
-        lost = max((found.standing.tally.count if found.standing else 0) - saved, len(missing))
-        return Repaired(found.report, saved, lost, tuple(missing))
+                carry(settings, find, done, store)
+        return done
     finally:
         found.close()
 
@@ -94,17 +99,21 @@ def _any_there(roster: Roster, rows: Rows) -> bool:
     return bool(there.any())
 
 
-def _save(found: Survey, roster: Roster, store: Store) -> int:
+def _save(found: Survey, roster: Roster, store: Store) -> tuple[int, int]:
+    """Write the good rows; returns how many, and up to which number items without a key are called as before."""
     rows = np.flatnonzero(found.good).astype(np.int64)
     if not len(rows):
-        return 0
+        return 0, 0
     ordinals = np.concatenate(
         [[entry.ordinal for entry in roster.entries(rows[i : i + _BATCH])] for i in range(0, len(rows), _BATCH)]
     )
-    rows = rows[np.argsort(ordinals, kind="stable")]
+    rows, same = rows[np.argsort(ordinals, kind="stable")], len(rows)
     for start in range(0, len(rows), _BATCH):
-        _save_batch(found, rows[start : start + _BATCH], roster.entries(rows[start : start + _BATCH]), store)
-    return len(rows)
+        entries = roster.entries(rows[start : start + _BATCH])
+        _save_batch(found, rows[start : start + _BATCH], entries, store)
+        moved = (place for place, one in enumerate(entries, start) if one.key is None and one.item != place + 1)
+        same = min(same, next(moved, same))
+    return len(rows), same
 
 
 def _save_batch(found: Survey, rows: Rows, entries: list[RosterEntry], store: Store) -> None:

@@ -14,7 +14,7 @@ from softkv.database.summary import index_of, size_of
 from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.handle import opened_shard
 from softkv.doors.cluster.making import Path, make, shard_name
-from softkv.doors.cluster.manifest import MOST, Manifest
+from softkv.doors.cluster.manifest import MOST, Manifest, Placed
 from softkv.doors.cluster.shard import LostShard, Shard
 from softkv.errors import SoftKVError
 from softkv.storage import Repaired, Report, Store
@@ -98,29 +98,35 @@ def repair(path: Path, new: Path) -> Repaired:
     """
     source = directory_of(path)
     report, damaged = check(source), Manifest.read(source)
-    saved, settings, missing = [0, 0], dict(damaged.settings), list[str | int]()
+    parts, settings, missing = dict[str, Repaired](), dict(damaged.settings), list[str | int]()
 
     def fill(number: int, place: str) -> None:
         try:
-            done = carrying.repair(damaged.path_of(source, number), place)
+            parts[place] = carrying.repair(damaged.path_of(source, number), place, shard=True)
         except (SoftKVError, OSError):  # the report has it
             Store.open(place, "c").close()
             missing.append(f"all items of {shard_name(number)}")
-            saved[1] += 1
+            parts[place] = Repaired(report, 0, 1)
         else:
-            missing.extend(_named(number, name) for name in done.missing)
-            saved[:] = saved[0] + done.saved, saved[1] + done.lost
+            missing.extend(_named(number, name) for name in parts[place].missing)
         with Store.open(place, "r") as store:
             if "projection" not in store.settings:
                 settings.pop("projection", None)
 
-    make(
-        new,
-        len(damaged.shards),
-        fill,
-        lambda identity, placed: Manifest(identity, 1, placed, damaged.buckets, settings),
-    )
-    return Repaired(report, saved[0], saved[1], tuple(missing))
+    def together() -> Repaired:
+        saved, lost, rows = (sum(getattr(one, name) for one in parts.values()) for name in ("saved", "lost", "rows"))
+        same = min(one.same_numbers * MOST + number for number, one in enumerate(parts.values()))
+        return Repaired(report, saved, lost, tuple(missing), rows, same)
+
+    def manifest(identity: str, placed: tuple[Placed, ...]) -> Manifest:
+        done = together()
+        found = Manifest(identity, 1, placed, damaged.buckets, carrying.moved(settings, done))
+        for place in parts:
+            carrying.settle_shard(place, found.settings_of_shards, done)
+        return found
+
+    make(new, len(damaged.shards), fill, manifest)
+    return together()
 
 
 def _named(shard: int, name: str | int) -> str:
