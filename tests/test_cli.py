@@ -6,17 +6,19 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from softkv_cli import wording
 from softkv_cli.main import softkv
-from softkv_cli.wording import PHRASES
 
 import softkv as softkv_library
 from softkv import database
+from softkv.files.record import shown
 from softkv.storage import Store
 
 from .commands import ran
@@ -142,14 +144,72 @@ def test_an_error_is_a_message_and_not_a_traceback(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("phrase", "words"), PHRASES)
-def test_the_library_says_what_the_command_rewords(phrase: str, words: str) -> None:
+@cache
+def sources() -> str:
+    """The library, with each message in one piece, and {} for every field in it."""
+    paths = Path(softkv_library.__file__).parent.rglob("*.py")
+    joined = re.sub(r'"\s*\n\s*f?"', "", "".join(path.read_text(encoding="utf-8") for path in paths))
+    return re.sub(r"\{[^{}]*\}", "{}", joined)
+
+
+@pytest.mark.parametrize("phrase", [phrase for phrase, _ in wording.PHRASES])
+def test_the_library_says_what_the_command_rewords(phrase: str) -> None:
     """Every phrase that is put in the words of the command stands in the library."""
-    sources = "".join(path.read_text(encoding="utf-8") for path in Path(softkv_library.__file__).parent.rglob("*.py"))
-    # Messages are put together from pieces of source, between which there are quotes, line ends and fields.
-    sources = re.sub(r"\{[^{}]*\}", "{}", re.sub(r'"\s*\n\s*f?"', "", sources))
-    plain = re.sub(r"\\(.)", r"\1", re.sub(r"'?\(\\[dw]\+\)'?", "{}", phrase))
-    assert plain in sources, plain
+    assert re.search(re.escape(phrase).replace(r"\{\}", r"(\{\}|'\w+')"), sources()), phrase
+
+
+@pytest.mark.parametrize(
+    "argument", f"{wording.ARGUMENTS}|{wording.BARE}".replace("values?", "value|values").split("|")
+)
+def test_an_argument_that_becomes_an_option_is_both(argument: str) -> None:
+    """Messages of the library name the argument, and a command has the option."""
+    assert re.search(rf'"[^"\n]*\b{argument}{"" if argument in wording.BARE else "="}', sources())
+    named = set[str]()
+    for names in commands():
+        one: click.Command = softkv
+        for name in names:
+            assert isinstance(one, click.Group)
+            one = one.get_command(click.Context(one), name) or one
+        named.update(option for parameter in one.params for option in parameter.opts)
+    assert f"--{argument.replace('_', '-')}" in named
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("which column? Give key=, text= or vector=; there", "which column? Give --key, --text or --vector; there"),
+        ("take backend='auto' or 'cpu'; with skip_bad=True", "take --backend auto or cpu; with --skip-bad"),
+        ("if they are labels, use value='label'. Or ask with tolerance=0.",
+         "if they are labels, use --kind label. Or ask with --tolerance 0."),
+        ("wrong_at_most has to be; keeps wrong_at_most=0.05", "--wrong-at-most has to be; keeps --wrong-at-most=0.05"),
+        ("numpy.savez(path, vectors=..., values=...).", "numpy.savez(path, vectors=..., values=...)."),
+    ],
+)  # fmt: skip
+def test_arguments_in_messages_become_options(message: str, said: str) -> None:
+    """Whatever the sentence around them is; code to type is left alone."""
+    assert wording.in_options(message) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["kind='number'", "value=, or skip_bad=True", "it's k=1 or value='label' \"`fit`\"", "wrong_at_most",
+     "\\' key=, \\", "key= " * 20, "'key= \\" * 9, "\"' key= \\" * 8, ["key= "] * 20, {"a'": " key= " * 20}],
+)  # fmt: skip
+def test_quoted_texts_of_users_stay_as_given(text: object) -> None:
+    """Keys, cells and names of columns, cut short or not; the library's words around them become options."""
+    quoted = shown(text)
+    refused = f"{quoted} and {quoted} are there already; use on_conflict='replace', or leave out key= ({quoted})."
+    said = refused.replace(" on_conflict='replace', or leave out key= (", " --replace, or leave out --key (")
+    assert wording.in_options(refused) == said
+
+
+@pytest.mark.parametrize("name", ["kind=book, key=", "value='label'.csv", "wait, value=, such"])
+@pytest.mark.parametrize("given", ["{}", "--db={}", "./{}/"])
+def test_paths_in_messages_stay_as_given(name: str, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path stands in messages without quotes; it is one that the command was given, absolute or not."""
+    monkeypatch.setattr(sys, "argv", ["softkv", "add", given.format(name)])
+    message = wording.in_options(f"{name}: see /stores/{name}, give value=, such as '{{value=}}'")
+    assert message == f"{name}: see /stores/{name}, give --value, such as '{{value=}}'"
 
 
 def test_what_the_terminal_cannot_show_is_spelled_out(store: Path) -> None:

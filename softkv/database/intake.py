@@ -153,7 +153,8 @@ def _require_embedder(profile: Profile, layout: Layout | None, embedding: Embedd
     if layout is not None and identity.width != layout.key_width:
         raise EmbedderNeeded(
             f"{embedding.path} holds keys of width {layout.key_width}, but its embedder {identity.name!r} makes "
-            f"vectors of width {identity.width}. Give vectors=, or open the store with the model that they come from."
+            f"vectors of width {identity.width}. Give vectors=, or open the store with embedder= and the model "
+            "that they come from."
         )
 
 
@@ -197,7 +198,7 @@ def _hint_at_labels(values: Any) -> None:
     if look_like_labels(values):
         hint(
             f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
-            "anew with value='label' (--kind label), and answers will be distributions over them.",
+            "anew with value='label', and answers will be distributions over them.",
             LooksLikeLabels,
             stacklevel=5,
         )

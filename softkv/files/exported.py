@@ -38,7 +38,7 @@ def read(source: Source, columns: Columns, _kind: str | None) -> Iterator[Record
     from softkv.files.exports.formats import FORMATS  # it brings the store, which reading a table does without
 
     if columns.named():
-        why = "is an export of a store, whose columns are known; leave out key, text, value, payload and vector"
+        why = "is an export of a store, whose columns are known; leave out key=, text=, value=, payload= and vector="
         raise source.refusals.fatal(why)
     with ExitStack() as stack:
         in_lines = source.format == "jsonl"

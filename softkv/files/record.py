@@ -3,6 +3,7 @@
 Does not read anything.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from softkv.errors import BadRecord
 
+QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr shows it
 LINES, ROWS = "{}:{}", "{}: row {}"  # how places are written: of lines of a text, of rows of a table
 
 Vector = list[float] | npt.NDArray[np.float64]
@@ -86,7 +88,10 @@ class Refusals:
 def shown(text: object) -> str:
     """A cell as it stands in a message: quoted, and cut short when it is long."""
     quoted = repr(text[:60]) if isinstance(text, str) else " ".join(str(text).split())
-    return quoted if len(quoted) <= 60 else quoted[:57] + "..."
+    if len(quoted) <= 60:
+        return quoted
+    left = re.sub(QUOTED, "", quoted[:56])  # a quote that is left has no other one
+    return quoted[:56] + "..." + next((sign for sign in left if sign in "'\""), "")
 
 
 def listed(names: "list[str] | tuple[str, ...]") -> str:

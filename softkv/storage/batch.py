@@ -188,7 +188,9 @@ def refuse_duplicates(keys: list[str], found: Rows) -> None:
     if (found >= 0).any():
         there = [keys[i] for i in np.flatnonzero(found >= 0)]
         raise DuplicateKey(
-            f"{_listed(there)} is there already. Nothing was written; use on_conflict='replace' or 'ignore'.", there
+            f"{_listed(there)} is there already. Nothing was written; use on_conflict='replace' or "
+            "on_conflict='ignore'.",
+            there,
         )
 
 
