@@ -1,6 +1,6 @@
 r"""Turn a file, or what stands on stdin, into records, lazily.
 
-Reading order: record.py (what is asked and what comes out), limits.py (how much of a file may be believed), source.py
+Reading order: record.py (columns and records), limits.py (how large the parts of a file may be), source.py
 (which file, in which format), decoding.py (bytes → text), lines.py (text → lines), notation.py (strict JSON), roles.py
 (which column means what), fields.py (columns that have a type → records), then one file per format, each of which gives
 columns: rows.py, cells.py (texts → what has a type) and delimited.py (CSV, TSV), objects.py (JSON lines), document.py
@@ -8,7 +8,7 @@ columns: rows.py, cells.py (texts → what has a type) and delimited.py (CSV, TS
 (what `softkv export` wrote); reader.py joins them. exports/ writes whole stores, and reads them back with these
 readers.
 
-Does not embed texts, open a store, or look for keys that stand twice.
+Does not embed texts, open a store, or look for duplicate keys.
 
 >>> import tempfile, os
 >>> path = os.path.join(tempfile.mkdtemp(), "films.csv")

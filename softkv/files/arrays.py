@@ -1,8 +1,8 @@
 """NumPy files: a .npy is a matrix of vectors and nothing else; a .npz holds arrays named by what they are.
 
-keys, texts, values, vectors and payloads (JSON texts), or the arrays that are named as columns would be: all as long as
-another. Rows are read as they are needed, so a header that promises more than there is costs nothing, and neither does
-an archive that unpacks to more than fits in memory, or whose list of members lies. Nothing is ever unpickled.
+keys, texts, values, vectors and payloads (JSON texts), or arrays with names that columns can have: all of one length.
+Rows are read as they are needed, so a header that promises too much costs no memory, and neither does an archive that
+unpacks to more than fits in memory, or whose list of members is false. Nothing is ever unpickled.
 
 Not by np.load(mmap_mode="r"): it reads neither archives nor pipes, and ends the process where a file is cut short
 meanwhile.
@@ -38,7 +38,7 @@ Read = Callable[[int], bytes]
 
 @contextmanager
 def sound(refusals: Refusals, name: str | None = None) -> Iterator[None]:
-    """Around everything that zipfile and NumPy read: what goes wrong names the file and the array."""
+    """Wrap everything that zipfile and NumPy read: errors name the file and the array."""
     try:
         yield
     except SoftKVError:
@@ -54,7 +54,7 @@ def sound(refusals: Refusals, name: str | None = None) -> Iterator[None]:
 
 
 class _Sparing:
-    """A file that gives little at once: zipfile reads the list of members whole, however long it is said to be."""
+    """A file that refuses large reads: zipfile reads the whole list of members, however long it claims to be."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -78,7 +78,7 @@ def _column(library: Any, items: Sequence[Item], field: Any) -> Any:
 
 
 def _checked(found: Iterator[Any], names: Sequence[str]) -> Iterator[Any]:
-    """Batches of few rows, with these columns alone, none of which points to where it has nothing."""
+    """Batches of few rows, with these columns alone, each validated, so that no offset is beyond its data."""
     for batch in found:
         some = batch.select(names)
         some.validate(full=True)

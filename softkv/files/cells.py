@@ -1,6 +1,6 @@
-"""Cells of a table, which are all texts, into fields that have a type: a whole column at once, by loops that run in C.
+"""Convert cells of a table, which are all texts, to typed fields: a whole column at once, by loops that run in C.
 
-A column is converted as a whole or not at all; to find out which cell is to blame, convert columns of one cell.
+A column is converted as a whole or not at all; to find out which cell is wrong, convert columns of one cell.
 Does not know rows, files or lines.
 """
 
@@ -13,12 +13,12 @@ from softkv.files.record import Misfit, shown
 
 Cells = Sequence[str]
 
-# What float() takes and this leaves out is no number to others: 1_000, nan, inf, and digits of other scripts.
+# Excludes what float() accepts but other programs do not: 1_000, nan, inf, and digits of other scripts.
 NUMERAL = "0123456789.+-eE \t"
 NUMBER = re.compile(r"[ \t]*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?[ \t]*")
 NOT_FINITE = re.compile(r"[ \t]*[+-]?(nan|inf|infinity)[ \t]*", re.IGNORECASE)
 GROUPED = re.compile(r"[ \t]*[+-]?[0-9]{1,3}([,' _.][0-9]{3})+([.,][0-9]+)?[ \t]*")
-# Numbers that JSON gives back as they were: a code such as 007, or one longer than any count, is a text.
+# Numbers that JSON returns unchanged: a code such as 007, or one longer than any count, is a text.
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 DECIMAL = re.compile(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,2})?")
 
@@ -29,7 +29,7 @@ def looks_like_number(cell: str) -> bool:
 
 
 def worded_by_first(cells: Cells) -> tuple[bool, str | None]:
-    """Whether a column is taken for texts, and the first cell that keeps it from numbers where most cells are.
+    """Whether a column holds texts, and the first cell that is no number where most cells are numbers.
 
     They are numbers if every cell that is not empty is one, or a NaN among numbers; else texts.
     """
@@ -42,7 +42,7 @@ def worded_by_first(cells: Cells) -> tuple[bool, str | None]:
 
 
 def numbers(cells: Cells, what: str) -> list[float]:
-    """The cells as numbers, none of which is an integer that another one is read as."""
+    """The cells as numbers; an integer that would be rounded is an error."""
     found = floats(cells, what)
     if max(max(found), -min(found)) >= EXACT_INTEGER:
         rounded = [cell for cell in cells if _is_rounded(cell)]

@@ -1,4 +1,4 @@
-"""Collections of texts with their vectors that other programs keep: embeddings of `llm` (SQLite), and Chroma.
+"""Collections of texts with their vectors from other programs: embeddings of `llm` (SQLite), and Chroma.
 
 Items have the columns id, vector, content, payload (all metadata), and one for each field of the metadata. The content
 is the value unless another column is; as the text it is embedded anew, and the vectors are left out.
@@ -23,7 +23,7 @@ from softkv.files.objects import Placed, records
 from softkv.files.record import ROWS, Columns, Record, Refusals, listed
 
 PAGE = 1000  # items of Chroma read at once
-SPACES = {"l2": "gaussian", "ip": "dot", "cosine": "cosine"}  # of Chroma, in our words
+SPACES = {"l2": "gaussian", "ip": "dot", "cosine": "cosine"}  # Chroma's names for compatibilities, and ours
 
 Kept = tuple[Any, Any, Any, Any]  # id, vector, content, metadata
 
@@ -40,7 +40,7 @@ def read(
         yield from _records(_in_pages(found), SPACES.get(space), columns, kind, refusals)
     except SoftKVError:
         raise
-    except Exception as error:  # whatever Chroma raises, and what lies below it
+    except Exception as error:  # any error of Chroma or of the libraries below it
         raise refusals.fatal(f"Chroma cannot read it: {error}") from error
 
 
@@ -93,7 +93,7 @@ def _chroma(path: str, collection: str | None, refusals: Refusals) -> tuple[Any,
         raise refusals.fatal(f"chromadb {chromadb.__version__} unpickles what it reads; install 1.0 or newer")
     client = chromadb.PersistentClient(path=path, settings=Settings(anonymized_telemetry=False))
     name = _chosen(sorted(one.name for one in client.list_collections()), collection, refusals)
-    found = client.get_collection(name, embedding_function=None)  # its own might need a key, or a network
+    found = client.get_collection(name, embedding_function=None)  # its own function might need an API key, or a network
     stated = found.configuration_json
     return found, str((stated.get("hnsw") or stated.get("spann") or {}).get("space"))
 

@@ -1,4 +1,4 @@
-"""Bytes into text, a block at a time; what is not in the encoding ends the reading at a known byte.
+"""Decode bytes to text, a block at a time; bytes that are not in the encoding end the reading at a known position.
 
 An error of the encoding is one of the file, not of one record: latin-1 read as UTF-8 fails wherever a name has an
 accent, and skipping those records would lose exactly the interesting ones.
@@ -14,11 +14,11 @@ from softkv.files.record import Misfit
 from softkv.files.source import Source
 
 DEFAULT = "utf-8-sig"  # UTF-8, with or without the mark that Excel writes before it
-FIXED = "utf-8"  # where the format allows no other, so that there is none to name
+FIXED = "utf-8"  # where the format allows no other, so that no message advises another
 
 
 class Undecodable(Misfit):
-    """The bytes are not in the encoding; raised after everything before them was given."""
+    """The bytes are not in the encoding; raised after all text before them was returned."""
 
 
 def checked_encoding(name: str | None) -> str:
@@ -42,9 +42,9 @@ def pieces(source: Source) -> Iterator[str]:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             yield _before(error, source.encoding)
-            # Subtle: the bytes the decoder looked at may begin in an earlier block, but they end with this one.
+            # Subtle: the bytes that the decoder holds may begin in an earlier block, but they end with this one.
             raise Undecodable(_advice(error, end - len(error.object) + error.start, source)) from error
-        except UnicodeError as error:  # utf-16 without the mark that says which
+        except UnicodeError as error:  # utf-16 without a byte order mark
             raise Undecodable(f"cannot be read as {source.encoding}: {error}") from error
         if text:
             yield text

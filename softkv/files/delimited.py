@@ -1,7 +1,7 @@
 """CSV and TSV: a header and rows, column by column, as keys, texts, numbers and vectors.
 
-A column of values is one of numbers if the whole first batch is; what does not fit later is refused by its line. Does
-not split text (rows.py), know what a number looks like (cells.py) or what may enter a store (fields.py).
+A column of values holds numbers if the whole first batch does; later cells that do not fit are refused by their line.
+Does not split text (rows.py), know what a number looks like (cells.py) or what may enter a store (fields.py).
 """
 
 import warnings
@@ -54,9 +54,9 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
 
 
 def _first(rows: Rows, batches: Iterator[Batch]) -> tuple[list[Batch], Exception | None]:
-    """What decides which columns are numbers: so many rows, or as many as begin in the first block of text.
+    """The batches that decide which columns are numbers: so many rows, or those that begin in the first block of text.
 
-    Beside it, what ended the reading, which is raised after the rows before it were used.
+    Returned with them is the error that ended the reading, if any, to be raised after the rows before it were used.
     """
     found: list[Batch] = []
     try:
@@ -76,7 +76,7 @@ def _columns(places: Mapping[str, int], rows: Sequence[Row]) -> dict[str, Cells]
 def _sound(
     starts: list[int], rows: list[Row], width: int, source: Rows, refusals: Refusals
 ) -> Iterator[tuple[list[int], list[Row]]]:
-    """The rows of a batch together, or those of them that are as wide as the header and hold no NUL, each alone."""
+    """The rows of a batch together; or one by one, if some of the wrong width or with a NUL are left out."""
     has_nul = source.has_nul and any("\0" in cell for row in rows for cell in row)
     if not has_nul and {width}.issuperset(map(len, rows)):
         if rows:
@@ -92,7 +92,7 @@ def _sound(
 
 
 def _kind(first: Cells) -> str:
-    """What values are, by those of the first batch."""
+    """The kind of the values, by those of the first batch."""
     worded, odd = cells.worded_by_first(first)
     if odd is not None:
         warnings.warn(
@@ -104,7 +104,7 @@ def _kind(first: Cells) -> str:
 
 
 def _conversions(roles: Columns, kind: str | None, first: Mapping[str, Cells]) -> Conversions:
-    """What turns the cells of a column into fields of their type; the first batch says which parts are numbers."""
+    """The conversions of the cells of a column to typed fields; the first batch decides which parts are numbers."""
     found: Conversions = {}
     if roles.text is not None:
         found["text", roles.text] = partial(cells.filled, what="text")

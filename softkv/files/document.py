@@ -1,7 +1,7 @@
 """A JSON document: a list of objects, or one object that maps keys to values; read element by element.
 
 json.load would hold all of it at once. Here a window moves over the text, and an element that the window cuts off is
-read again from a larger one. A document that is not JSON ends the reading: nothing says where its next element begins.
+read again from a larger one. Invalid JSON ends the reading: there is no way to tell where the next element begins.
 """
 
 import json
@@ -63,7 +63,7 @@ def _elements(window: "_Window", closing: str, read: Callable[[], tuple[Any, int
 
 
 class _Window:
-    """The part of a text that is looked at, and the line it begins on."""
+    """The part of a text in memory, and the line it begins on."""
 
     def __init__(self, source: Source) -> None:
         self._refusals, self._pieces = source.refusals, pieces(source)
@@ -78,7 +78,7 @@ class _Window:
         return found
 
     def peek(self) -> str:
-        """The next character that is not blank, which is stepped up to; "" at the end."""
+        """Step up to the next character that is not blank, and return it; "" at the end."""
         while True:
             rest = len(self._text)
             at = self._at
@@ -103,7 +103,7 @@ class _Window:
         return {"key": name, "value": value}, length + more
 
     def element(self) -> tuple[Any, int]:
-        """The next element, and its length; one that is JSON but not ours is a Misfit, and stepped over."""
+        """The next element, and its length; one that is valid JSON but not accepted is returned as a Misfit."""
         self.peek()
         try:
             element, end = self._decoded(DECODER)
@@ -122,7 +122,7 @@ class _Window:
                 if isinstance(error, RecursionError) or not self._more():
                     raise self.fatal(self._unreadable(error)) from error
                 continue
-            # Subtle: a number that ends where the window does may go on behind it.
+            # Subtle: a number that ends where the window does may continue beyond it.
             if end < len(self._text) or not self._more():
                 return element, end
 

@@ -1,7 +1,7 @@
-"""softkv's own exports, told from other files by their headers: the items that `softkv export` wrote, as records.
+"""softkv's own exports, recognised by their headers: the items that `softkv export` wrote, as records.
 
-A text that was embedded is embedded again by the store that takes it; an item without one keeps its vector. What the
-header says of the store, beyond the kind of its values, is for `softkv import`.
+A text that was embedded is embedded again by the store that takes it; an item without one keeps its vector. Of the
+header only the kind of values is used; the rest is for `softkv import`.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from softkv.files.arrays import archive_in
 from softkv.files.record import Columns, Record
 from softkv.files.source import Source
 
-LINE = b'{"softkv":{"format":'  # how JSON lines of ours begin
+LINE = b'{"softkv":{"format":'  # how an export in JSON lines begins
 
 
 def is_export(source: Source) -> bool:
-    """Whether this file has the header of an export; one that cannot be read is for its own reader to name."""
+    """Whether this file has the header of an export; False for a file that cannot be read, whose reader says why."""
     if source.format == "jsonl":
         return source.peek(len(LINE)).startswith(LINE)
     try:
@@ -35,7 +35,7 @@ def is_export(source: Source) -> bool:
 
 def read(source: Source, columns: Columns, _kind: str | None) -> Iterator[Record]:
     """The records of an export."""
-    from softkv.files.exports.formats import FORMATS  # it brings the store, which reading a table does without
+    from softkv.files.exports.formats import FORMATS  # imports the storage, which reading a table does not need
 
     if columns.named():
         why = "is an export of a store, whose columns are known; leave out key=, text=, value=, payload= and vector="

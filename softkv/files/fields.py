@@ -1,8 +1,8 @@
-"""Columns of fields, whose entries have a type already, into the parts of records: a whole column at once.
+"""Convert columns of fields, whose entries are typed already, to the parts of records: a whole column at once.
 
-Types are taken as they are: "3.5" is a text, true is nothing that can be blended. Only integers bend, into the decimal
-text of a key or a label, because that is what people number things with. A column is taken as a whole or not at all; to
-find out which entry is to blame, Builder takes columns of one entry.
+Types are kept as they are: "3.5" is a text, and true cannot be blended. Only integers are converted, to the decimal
+text of a key or a label, because people number things with them. A column is accepted as a whole or not at all; to
+find out which entry is wrong, Builder takes columns of one entry.
 """
 
 import math
@@ -194,8 +194,8 @@ def texts(cells: Sequence[str], what: str, longest: int) -> Sequence[str]:
     if set(map(type, cells)) - {str}:
         odd = next(one for one in cells if type(one) is not str)
         raise Misfit(f"the {what} {shown(odd)} is {kind_of(odd)}, not a text")
-    # Subtle: a character takes at most four bytes, so most columns need no encoding to be sure. Nothing is joined:
-    # equal texts of a Parquet file are held once, and a small file would unfold in memory.
+    # Subtle: a character takes at most four bytes, so most columns need not be encoded to check the length. Nothing is
+    # joined: equal texts of a Parquet file are held once, and joining could make a small file huge in memory.
     if max(map(len, cells), default=0) * 4 > longest or not all(map(str.isascii, cells)):
         try:
             size = max(len(cell.encode()) for cell in cells)
@@ -234,7 +234,7 @@ def payload(given: Any) -> Any:
         raise Misfit(f"the payload cannot be JSON: {error}") from error
     if size > limits.LONGEST_PAYLOAD:
         raise Misfit(f"the payload has {size:,} bytes as JSON; {limits.LONGEST_PAYLOAD:,} is the most")
-    # Subtle: as long as there are fewer brackets than levels, nobody has to walk down to know the depth.
+    # Subtle: with fewer brackets than levels, the depth need not be measured.
     if document.count("[") + document.count("{") >= limits.DEEPEST_PAYLOAD and _depth(given) > limits.DEEPEST_PAYLOAD:
         raise Misfit(f"the payload is nested deeper than {limits.DEEPEST_PAYLOAD} levels")
     return given

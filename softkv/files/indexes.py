@@ -19,7 +19,7 @@ from softkv.logs import hint
 
 TOGETHER = 4096  # vectors read back at once
 WHOLE = ("IndexFlat", "IndexFlatL2", "IndexFlatIP", "IndexIVFFlat", "IndexHNSWFlat")
-# Only these, because some others crash when they are asked for a vector.
+# Only these, because some others crash when a vector is read back.
 ROUNDED = ("IndexPQ", "IndexScalarQuantizer", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexHNSWSQ", "IndexHNSWPQ")
 
 Rows = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) 
     except RuntimeError as error:
         raise refusals.fatal(f"FAISS cannot read it: {str(error).splitlines()[-1]}") from error
     inner, places, ids = _opened(faiss, index, refusals)
-    count = sum(1 for _ in values())  # read twice, so that nothing is written of what does not fit
+    count = sum(1 for _ in values())  # read twice, so that nothing is written if the numbers differ
     if count != len(ids) or len(np.unique(ids)) < count:
         raise refusals.fatal(f"has {len(np.unique(ids)):,} vectors, but there are {count:,} values")
     order = np.argsort(ids)
@@ -68,7 +68,7 @@ def _place_of(one: Record, named: dict[str, int], refusals: Refusals) -> int:
 
 
 def _opened(faiss: Any, index: Any, refusals: Refusals) -> tuple[Any, Rows, Rows]:
-    """The index that keeps the vectors, where each is found in it, and what it is called outside."""
+    """The index that keeps the vectors, the position of each in it, and its id outside."""
     mapped = hasattr(index, "id_map")
     inner = faiss.downcast_index(index.index) if mapped else index
     plain = inner

@@ -1,6 +1,6 @@
-"""How much of a file is believed: lengths beyond which a record is refused instead of read.
+"""Limits for files: lengths beyond which a record is refused instead of read.
 
-Those of the store are among them, so that what is refused there is named here by its line.
+The limits of the store are among them, so that errors can name the line in the file.
 """
 
 from softkv.kinds import LONGEST_TEXT as LONGEST_TEXT

@@ -1,7 +1,7 @@
-r"""Text into blocks of whole lines, each with the number of its first line; a line without an end stays bounded.
+r"""Split text into blocks of whole lines, each with the number of its first line; a line may not grow without bound.
 
 A line ends with \n, \r\n or \r, and with nothing else: str.splitlines would also break at form feeds and U+2028,
-which may stand within a text. Does not split the blocks: the C loop of io.StringIO does that for whoever reads on.
+which may stand within a text. Does not split the blocks: readers use the C loop of io.StringIO for that.
 """
 
 import io
@@ -23,7 +23,7 @@ class Blocks:
         self._line = first  # where the next block begins
         self._longest = longest or LONGEST_RECORD
         self._held: list[str] = []  # of one line that has no end yet
-        self._return = ""  # a \r that came last in a piece: the next one says whether it is half of a \r\n
+        self._return = ""  # a \r at the end of a piece: the next piece tells whether it is half of a \r\n
         self._length = 0
         self._skipping = False
 
@@ -53,7 +53,7 @@ class Blocks:
             self._held, self._length, self._skipping = [], 0, True
 
     def _unskipped(self, piece: str) -> str:
-        """A piece without what belongs to a line that is skipped; the end of that line stays, so that lines count."""
+        """A piece without the rest of a line that is skipped; the end of that line stays, so that lines are counted."""
         if not self._skipping:
             return piece
         found = [place for place in (piece.find("\n"), piece.find("\r")) if place >= 0]
@@ -70,7 +70,7 @@ class Blocks:
 def numbered(source: Source, *, first: int = 1, longest: int | None = None) -> Iterator[tuple[int, str]]:
     """Every line, blank ones too, with its number; `first` is that of the first."""
     for line, block in Blocks(source, first=first, longest=longest):
-        # Subtle: io.StringIO takes four bytes for each character, so a line that is long is taken off before.
+        # Subtle: io.StringIO takes four bytes for each character, so a long line is removed before.
         cut = first_end(block) if len(block) > 4 * BLOCK else 0
         if cut:
             yield line, block[:cut]

@@ -1,6 +1,6 @@
-"""JSON, written short and read strictly.
+"""JSON, written compactly and read strictly.
 
-Strictly: Python's own reader takes NaN and Infinity, which are not JSON, and lets the last of two equal names win.
+Python's own reader is not strict: it accepts NaN and Infinity, which are not JSON, and keeps the last of equal names.
 
 Does not know what the values mean.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from softkv.files.record import Misfit, shown
 
-MISSING = ...  # in the place of a field that is not there; null is one that is
+MISSING = ...  # stands for a missing field; a null is not missing
 
 NAMES = {
     bool: "true or false",
@@ -55,7 +55,7 @@ def unreadable(error: Exception) -> str:
 
 
 def holds_more(text: str, most: int) -> bool:
-    """Whether a JSON text holds more values than these, about: a few bytes each, but tens or hundreds in memory."""
+    """Whether a JSON text holds more than about this many values: few bytes each, but tens or hundreds in memory."""
     bare = text.replace("\\\\", "").replace('\\"', "")
     if bare.count('"') > 2 * most:
         return True

@@ -1,7 +1,7 @@
-"""JSON lines: one object on each line, its names the columns.
+"""JSON lines: one object on each line, whose names are the columns.
 
-What the names mean is settled by the first hundred objects together, because a field may be missing in some. Blank
-lines are skipped; an object that spreads over several lines is one for document.py.
+What the names mean is decided by the first hundred objects together, because a field may be missing in some. Blank
+lines are skipped; objects that span several lines are read by document.py.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from softkv.files.source import Source
 
 BATCH = 100  # objects
 
-Placed = tuple[int, Any, int]  # the line it begins on, the element or the Misfit why it is none, its length
+Placed = tuple[int, Any, int]  # the line it begins on, the element or a Misfit that says what is wrong, its length
 
 
 def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]:
@@ -64,13 +64,13 @@ def _objects(source: Source) -> Iterator[Placed]:
 
 
 def _batch(objects: Iterator[Placed]) -> tuple[list[Placed], Exception | None]:
-    """The next elements, or as many of them as one block would hold, and what ended them, if that was met."""
+    """The next elements, at most as many as one block would hold, and the error that ended the reading, if any."""
     found: list[Placed] = []
     length = 0
     while len(found) < BATCH and length <= BLOCK:
         try:
             found.append(next(objects))
-        except Exception as failure:  # raised after the records before it were given
+        except Exception as failure:  # raised after the records before it were returned
             return found, failure
         length += found[-1][2]
     return found, None

@@ -14,8 +14,8 @@ from softkv.files.roles import choose
 from softkv.files.source import Source
 
 BATCH = 4096  # rows
-TIMES = ("date", "time", "timestamp")  # of which JSON knows none
-MOST_BYTES = 1 << 26  # of a batch, by what a row group says of its size
+TIMES = ("date", "time", "timestamp")  # types that JSON does not have
+MOST_BYTES = 1 << 26  # of a batch, by the size that a row group gives for itself
 
 
 def arrow(needed: str = "Parquet") -> Any:
@@ -30,7 +30,7 @@ def arrow(needed: str = "Parquet") -> Any:
 
 @contextmanager
 def sound(refusals: Refusals, what: str = "Parquet file") -> Iterator[None]:
-    """Around everything that pyarrow reads: its errors leave as ours, which name the file."""
+    """Wrap everything that pyarrow reads: its errors are raised as ours, which name the file."""
     try:
         yield
     except SoftKVError:
@@ -41,13 +41,13 @@ def sound(refusals: Refusals, what: str = "Parquet file") -> Iterator[None]:
 
 
 def table_in(file: Any) -> Any:
-    """The table in an open file or at a path, of which little is held at once."""
+    """The table in an open file or at a path, opened so that little of it is in memory at once."""
     parquet = arrow().parquet
     metadata = parquet.read_metadata(file)
     return parquet.ParquetFile(
         file,
         metadata=metadata,
-        # What repeats is kept once, so that a small file does not unfold in memory. Nothing is read ahead.
+        # Repeated texts are held once, so that a small file does not become huge in memory. Nothing is read ahead.
         read_dictionary=[field.name for field in metadata.schema.to_arrow_schema() if is_text(field.type)],
         buffer_size=1 << 20,
         pre_buffer=False,
@@ -64,7 +64,7 @@ def batches(table: Any, most: int, columns: Sequence[str] | None = None) -> Iter
 
 
 def cells(column: Any) -> Any:
-    """A column as a list, or as a matrix where it has lists of one width; texts that stand once are held once.
+    """A column as a list, or as a matrix where it has lists of one width; texts stored once are held once.
 
     Times become texts such as 2020-01-31 12:00:00, those with a zone in UTC and with a Z; decimals become floats.
     """
@@ -86,7 +86,7 @@ def cells(column: Any) -> Any:
 
 
 def is_text(found: Any) -> bool:
-    """Whether a column holds texts, whatever the way."""
+    """Whether a column holds texts, in any of Arrow's types for them."""
     return _is_any(found.value_type if _is_any(found, "dictionary") else found, "string", "large_string", "string_view")
 
 
@@ -119,7 +119,7 @@ def records_of(found: Iterator[Any], roles: Columns, kind: str | None, refusals:
 
 
 def roles_of(schema: Any, columns: Columns, refusals: Refusals) -> Columns:
-    """What the columns of a table mean, if they are of types that can mean it."""
+    """The roles of the columns of a table; an error where a column's type does not fit its role."""
     try:
         roles = choose(schema.names, columns)
         for name in roles.named():

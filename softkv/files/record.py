@@ -1,4 +1,4 @@
-"""What is asked of a reader and what it gives: columns, records, and the refusal of a bad one.
+"""The input and output of a reader: columns, records, and the refusal of a bad record.
 
 Does not read anything.
 """
@@ -14,17 +14,17 @@ import numpy.typing as npt
 from softkv.errors import BadRecord
 
 QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr shows it
-LINES, ROWS = "{}:{}", "{}: row {}"  # how places are written: of lines of a text, of rows of a table
+LINES, ROWS = "{}:{}", "{}: row {}"  # how places are shown: lines of a text, rows of a table
 
 Vector = list[float] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns by what they mean; None and () leave it to the reader to guess.
+    """Columns by their roles; for None and () the reader guesses.
 
-    `payload` names the parts of one, and `document` holds whole payloads as JSON. Records that are not `answered`, such
-    as queries that no item answers, need no values, and get none.
+    `payload` names columns that become parts of the payload, and `document` one with whole payloads as JSON. With
+    `answered` False, as for plain queries, records need no values, and get none.
     """
 
     key: str | None = None
@@ -51,17 +51,17 @@ class Record:
     value: Any
     payload: Any
     vector: Vector | None
-    kind: str | None = None  # what the file says that its values are
-    compared: str | None = None  # how what it comes from compares vectors, in the words of a store
+    kind: str | None = None  # the kind of the values, by the file itself
+    compared: str | None = None  # how the program it comes from compares vectors, by our name
 
 
 class Misfit(Exception):
-    """Why something cannot be what it should; whoever knows the line turns it into a BadRecord."""
+    """Why something is not valid; where the line is known, it is turned into a BadRecord."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Names the place of what is refused: raises, or reports it where the caller wants to go on."""
+    """Adds the place to what is refused: raises, or reports it where the caller wants to go on."""
 
     name: str
     on_bad: Callable[[BadRecord], None] | None = None
@@ -74,19 +74,19 @@ class Refusals:
         return self.form.format(self.name, line)
 
     def refuse(self, line: int, why: object) -> None:
-        """Refuse one record; reading goes on if there is someone to report it to."""
+        """Refuse one record: report it and go on if there is a callback, else raise."""
         bad = BadRecord(f"{self.place(line)}: {why}")
         if self.on_bad is None:
             raise bad
         self.on_bad(bad)
 
     def fatal(self, why: object, line: int | None = None) -> BadRecord:
-        """The error for a file that cannot be read any further, whoever listens."""
+        """The error for a file that cannot be read any further, even where bad records are only reported."""
         return BadRecord(f"{self.place(line)}: {why}")
 
 
 def shown(text: object) -> str:
-    """A cell as it stands in a message: quoted, and cut short when it is long."""
+    """A cell as shown in a message: quoted, and cut short when it is long."""
     quoted = repr(text[:60]) if isinstance(text, str) else " ".join(str(text).split())
     if len(quoted) <= 60:
         return quoted
@@ -95,6 +95,6 @@ def shown(text: object) -> str:
 
 
 def listed(names: "list[str] | tuple[str, ...]") -> str:
-    """Names of columns as they stand in a message; the first 20 of many."""
+    """Names of columns as shown in a message; the first 20 of many."""
     some = ", ".join(shown(name) for name in names[:20])
     return some + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,7 +1,7 @@
-"""Which column means what: those asked for by name, the others by the names that people give them.
+"""Which column has which role: by the caller's names for them, and otherwise by usual column names.
 
-What is guessed is guessed from names alone, or from places in a table of two columns; when that does not settle it,
-the error lists the columns there are. Does not look at the cells below the names.
+Roles are guessed from names alone, or from positions in a table of two columns; when that is not enough, the error
+lists the columns there are. Does not look at the cells below the names.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from dataclasses import replace
 from softkv.files.cells import looks_like_number
 from softkv.files.record import Columns, Misfit, listed, shown
 
-# The names by which columns are known, the likelier first; upper case or not. A role that comes first chooses first.
+# The usual names of columns, the likelier first, in any case. Roles choose their columns in this order.
 SINGULAR: dict[str, tuple[str, ...]] = {
     "vector": ("vector", "embedding"),
     "document": ("payload",),
@@ -30,7 +30,7 @@ PLURAL: dict[str, tuple[str, ...]] = {
 def choose(
     names: Sequence[str], columns: Columns, words: dict[str, tuple[str, ...]] = SINGULAR, *, table: bool = False
 ) -> Columns:
-    """Give the columns their roles, or say which are missing; in a table their order means something too."""
+    """Give the columns their roles, or say which are missing; in a table the order of columns is used too."""
     _require(names, columns)
     left = [name for name in names if name not in columns.named()]
     roles = replace(columns, payload=columns.payload or ())
@@ -40,7 +40,7 @@ def choose(
             roles = _given(roles, role, found)
             left = [name for name in left if name != found]
     placed = table and (roles.key is None or not roles.value)
-    # The first column, or the second of two: another one that happens to be free would be chance.
+    # The first column, or the second of two: any other free column would be a wild guess.
     if table and roles.key is None and left and (left[0] == names[0] or (roles.value and len(names) == 2)):
         roles = _given(roles, "key", left.pop(0))
     if not roles.value and len(names) == 2:
@@ -73,7 +73,7 @@ def _require_once(names: Sequence[str], roles: Columns) -> None:
 
 
 def _require_names(names: Sequence[str]) -> None:
-    """A table without a header would lose its first row to it; a number among the names gives that away."""
+    """Refuse a table without a header, whose first row would be lost: a number among the names shows that."""
     odd = [name for name in names if looks_like_number(name)]
     if odd:
         raise Misfit(

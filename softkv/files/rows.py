@@ -1,7 +1,7 @@
-"""Rows of CSV and TSV in batches, each row with the line it begins on, each batch with what is no row after it.
+"""Rows of CSV and TSV in batches, each row with the line it begins on, each batch with an invalid row after it, if any.
 
-Quotes are as Excel writes them, in TSV too; a quote that does not close, or text after a closing one, is an error and
-no guess. Does not know what the rows mean.
+Quotes are as Excel writes them, in TSV too; a quote that does not close, or text after a closing one, is an error, and
+not guessed at. Does not know what the rows mean.
 """
 
 import csv
@@ -14,8 +14,8 @@ from softkv.files.lines import Blocks, lines, too_long
 from softkv.files.source import Source
 
 Row = list[str]
-Odd = tuple[int, str]  # the line that begins what is no row, and why it is none
-Batch = tuple[list[int], list[Row], Odd | None]  # the lines that rows begin on, the rows, and what comes after them
+Odd = tuple[int, str]  # the line where an invalid row begins, and what is wrong with it
+Batch = tuple[list[int], list[Row], Odd | None]  # the lines that rows begin on, the rows, an invalid row after them
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 BATCH = 1000  # rows: few enough to stay in the cache until they are records
 
@@ -27,7 +27,7 @@ class Rows:
         self.opened = 0
         self.has_nul = False
         self._refusals, self._blocks = source.refusals, Blocks(source)
-        self._waiting = 0  # characters without the end of a row
+        self._waiting = 0  # characters read since the last end of a row
         self._reader = csv.reader(chain.from_iterable(self._open()), delimiter=DELIMITERS[source.format], strict=True)
 
     def header(self) -> tuple[Row, int]:
@@ -59,7 +59,7 @@ class Rows:
                         starts.append(self._reader.line_num + 1)
                         if self.opened != opened:
                             break
-            except Exception as raised:  # what came before it is given first
+            except Exception as raised:  # raised after the rows before it are returned
                 error = raised
             self._waiting = 0
             odd = (starts[-1], _advice(error)) if isinstance(error, csv.Error) else None
@@ -83,7 +83,7 @@ class Rows:
 
 @contextmanager
 def _field_limit() -> Iterator[None]:
-    """The longest field that csv reads is a setting of the whole process: ours while ours are read, not longer."""
+    """Set the longest field of the csv module, a setting of the whole process, only while our rows are read."""
     before = csv.field_size_limit(LONGEST_TEXT)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Where records come from: a file, a pipe or stdin, opened as bytes, unpacked when it is gzip, its format known.
+"""The source of records: a file, a pipe or stdin, opened as bytes, unpacked when it is gzip, its format determined.
 
-Does not interpret the bytes beyond the few that tell formats apart.
+Does not interpret the bytes beyond the few that distinguish formats.
 """
 
 import gzip
@@ -21,13 +21,13 @@ FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "arrow", "npy", "npz")
 SUFFIXES = {f".{name}": name for name in FORMATS} | {".ndjson": "jsonl", ".tab": "tsv", ".pq": "parquet"}
 SUFFIXES |= dict.fromkeys((".feather", ".ipc", ".arrows"), "arrow")
 MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PAR1": "parquet", b"ARROW1": "arrow"}
-SEEKING = ("parquet", "arrow", "npz")  # their tables of contents stand at the end, which a pipe cannot be asked first
+SEEKING = ("parquet", "arrow", "npz")  # their tables of contents are at the end, which cannot be read first from a pipe
 WITHOUT_LINES = ("parquet", "arrow", "npz", "npy")
 HEAD = 1 << 16  # bytes looked at to tell the format
 
 
 class _Replay(io.RawIOBase):
-    """A stream of which the first bytes were read already, from the first byte on: what pipes cannot do by seeking."""
+    """A stream whose first bytes were already read, starting again at the first byte, for pipes that cannot seek."""
 
     def __init__(self, head: bytes, stream: Any) -> None:
         self._head, self._stream = head, stream
@@ -46,7 +46,7 @@ class _Replay(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open input; `path` is None for what is no regular file, and what stands in a pipe is there only once."""
+    """An open input; `path` is None for what is not a regular file, such as a pipe, which can be read only once."""
 
     path: str | None
     format: str
@@ -60,7 +60,7 @@ class Source:
         return _bytes(self.stream.read, size, self.refusals)
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, at most this many, which are not taken away."""
+        """The next bytes, at most this many, without consuming them."""
         return _bytes(self.stream.peek, size, self.refusals)[:size]  # type: ignore[attr-defined]
 
     def read_some(self, size: int) -> bytes:
@@ -70,7 +70,7 @@ class Source:
 
 @contextmanager
 def opened(source: str, format: str | None, encoding: str, refusals: Refusals) -> Iterator[Source]:  # noqa: A002
-    """Open a path, or stdin for "-", and find out its format; only what was opened here is closed."""
+    """Open a path, or stdin for "-", and find out its format; closes only what it opened itself."""
     with ExitStack() as stack:
         stream, path = _stdin(refusals) if source == "-" else _file(source, refusals, stack)
         head, stream = _headed(stream, refusals)
@@ -118,7 +118,7 @@ def _format(source: str, path: str | None, head: bytes, encoding: str, refusals:
 
 
 def _sniffed(head: bytes, encoding: str, refusals: Refusals) -> str:
-    """The format by its first bytes; a document of one object, or several on one line, is taken for JSON lines."""
+    """The format by the first bytes; a document of one object, or several on one line, counts as JSON lines."""
     for magic, format_ in MAGIC.items():
         if head.startswith(magic):
             return format_

@@ -10,11 +10,11 @@ To understand attention, read in this order:
     lookup.py         all of it over all rows                 fold the blocks into one Blend
     heads.py          several learned views at once           one query rewritten into h
 
-and, for more rows than anybody wants to read:
+and, where there are too many rows to read them all:
 
     nearfield.py      some runs of rows, one by one           runs -> Blend, and the heaviest rows
-    farfield.py       what the others add, and how surely     statistics of lists -> Blend, bounds
-    moments.py        these statistics                        rows -> lists; lists without some rows
-    abreast.py        lists of several stores           as if they were those of one
-    forms.py          any compatibility as a dot product      what lists know keys and queries by
+    farfield.py       what the other rows add, with bounds    statistics of lists -> Blend, bounds
+    moments.py        the statistics of lists                 rows -> lists; lists without some rows
+    abreast.py        lists of several stores                 combined as if they were those of one
+    forms.py          any compatibility as a dot product      keys and queries as lists see them
 """

@@ -1,8 +1,8 @@
-"""Lists of several stores side by side, as if they were those of one: along the axes of the first.
+"""Combine the lists of several stores as if they were those of one, along the axes of the first.
 
 Each store has found axes, a slope and a profile of its own. The covariances of its lists are turned into the axes of
-the first; what is left out by that is no more than what one store leaves out anyway, so that estimates are as good, but
-nothing can be bound by them. The slope is the mean of those of all stores, by their rows.
+the first. That leaves out no more than a single store does anyway, so estimates are as good, but they have no bounds.
+The slope is the mean of the slopes of all stores, weighted by their rows.
 
 Does not read rows, nor find the lists of a store (moments.py).
 
@@ -20,14 +20,14 @@ from softkv.maths.shares import Shares
 
 Codes = npt.NDArray[np.int64]
 TOGETHER = 4096  # lists that are turned at once
-EACH = ("counts", "means", "spreads", "outside", "value_radii", "scatter", "noise")  # of what lists have one each
+EACH = ("counts", "means", "spreads", "outside", "value_radii", "scatter", "noise")  # what has one entry per list
 
 
-@np.errstate(over="ignore", invalid="ignore")  # statistics that lie are no numbers then, which nobody believes
+@np.errstate(over="ignore", invalid="ignore")  # false statistics become NaN or inf, and are rejected
 def turned(lists: Lists, turn: Floats, shift: Floats, axes: Array) -> Lists:
     """The lists of a store, in float64, once its keys are multiplied with `turn`, (d, d), and moved by `shift`, (d,).
 
-    They are then along these axes.
+    The result is along `axes`.
     """
     lead, whole_turn = lists.leading, axes.T @ turn @ lists.axes
     grown, own = whole_turn.T @ whole_turn, whole_turn[:lead]
@@ -47,14 +47,14 @@ def turned(lists: Lists, turn: Floats, shift: Floats, axes: Array) -> Lists:
 
 @np.errstate(over="ignore", invalid="ignore")
 def abreast(parts: Sequence[Lists], codes: Sequence[Codes | None], labels: int = 0) -> Lists:
-    """The lists of all stores, those of the first before those of the second, along axes that they share.
+    """The lists of all stores along shared axes, those of the first store before those of the second.
 
-    Where values are so many `labels`, `codes` are those that each store's own have among all.
+    Where values are labels, `labels` counts them all, and `codes` gives for each store the shared codes of its labels.
     """
     found = {name: np.concatenate([getattr(one, name) for one in parts]) for name in EACH}
     weights = [max(float(one.counts.sum()), 1.0) for one in parts]
     values, slope = _of_labels(parts, codes, weights, labels) if labels else _of_vectors(parts, weights)
-    endless = np.full((len(found["counts"]), 2), np.inf)  # so that whoever bounds by it says nothing
+    endless = np.full((len(found["counts"]), 2), np.inf)  # bounds computed from these say nothing
     return Lists(
         **found,
         axes=parts[0].axes,
@@ -76,7 +76,7 @@ def _of_vectors(parts: Sequence[Lists], weights: Sequence[float]) -> tuple[Array
 def _of_labels(
     parts: Sequence[Lists], codes: Sequence[Codes | None], weights: Sequence[float], labels: int
 ) -> tuple[Array | Shares, Floats]:
-    """The shares of labels in all lists, by the codes of all, and the slope of those that have one in any store."""
+    """The shares of labels in all lists, by shared codes, and the slope of labels that have one in any store."""
     entries, sloped, first = [], [], 0
     for one, own in zip(parts, codes, strict=True):
         shares = one.values

@@ -1,4 +1,4 @@
-"""Which library computes what, and what all compatibilities do with arrays of either.
+"""Choose the library that computes, NumPy or torch, and the array operations that all compatibilities share.
 
 Does not hide which library is used: torch in, torch out, with gradients; anything else is NumPy. Does not move anything
 between devices, except plain lists and NumPy arrays that come along with a tensor.
@@ -9,7 +9,7 @@ import sys
 from softkv.errors import ShapeError
 from softkv.maths.library import NUMPY, Array, Library, Sharpness
 
-FAR = 2.0**50  # from here on, and below its inverse, temperatures are taken apart
+FAR = 2.0**50  # from here on, and below its inverse, temperatures are applied by their root
 
 
 def library_of(*given: object) -> Library:
@@ -23,7 +23,7 @@ def library_of(*given: object) -> Library:
 
 
 def has_float(given: object) -> bool:
-    """Whether this array has a floating type of its own to insist on; lists and integers follow the others."""
+    """Whether this array has a floating type of its own; lists and integers take that of the other arrays."""
     dtype = str(getattr(given, "dtype", ""))
     return "float" in dtype
 
@@ -53,8 +53,8 @@ def check_widths(queries: Array, keys: Array) -> None:
 def sharpened(x: Array, sharpness: Sharpness, *, spend: bool = False) -> Array:
     """Divide x by the temperature, in x's own floating type; `spend` says that x may be overwritten.
 
-    A temperature goes with the squares of vectors. Of very small or large ones it, or its gradient, may lie beyond x's
-    type where its root does not, so x then meets the root twice.
+    A temperature scales as the square of vectors. With very small or large vectors it, or its gradient, may leave the
+    range of x's type where its root does not; x is then divided by the root twice.
     """
     library = library_of(x)
     if isinstance(sharpness, float):

@@ -1,9 +1,9 @@
-"""Which threads multiply matrices: those of BLAS that help, or our own.
+"""Which threads multiply matrices: those of BLAS where they help, or our own.
 
-BLAS gives a part of all but tiny products to other threads, and waits for them. Where another process keeps their
-processors busy, a product of a third of a millisecond takes four to eight: an index that reads little and multiplies
-small matrices is then no faster than a scan. What is large enough to be worth the wait takes the processors that are
-free. Where many rows are looked at independently, they are shared among threads that wait for each other once.
+BLAS splits all but tiny products among its threads, and waits for them. Where another process keeps their processors
+busy, a product of a third of a millisecond takes four to eight: an index that reads little and multiplies small
+matrices is then no faster than a scan. Work that is large enough to be worth the wait uses the processors that are
+free. Rows that are computed independently are split among threads that wait for each other only once.
 
 Does not decide what is large (asking/, database/).
 """
@@ -21,12 +21,12 @@ from pathlib import Path
 
 from numpy.linalg import _umath_linalg
 
-SHARED = 4  # threads that share rows
+SHARED = 4  # the most threads that rows are split among
 PROBED = 0.02  # seconds: a few turns of the scheduler
 
 
 def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
-    """Do work on the rows from `start` to `stop`, shared among as many threads as there are processors."""
+    """Do work on the rows from `start` to `stop`, split among as many threads as there are processors, at most four."""
     count = min(SHARED, os.cpu_count() or 1, stop - start)
     if count < 2:
         return work(start, stop)
@@ -41,12 +41,12 @@ def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
 
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
-    """Products by no more threads than this; the last to leave puts back how many there were.
+    """Multiply matrices with at most this many threads; when the last such block ends, the old number is set again.
 
     >>> with at_most(1):
     ...     pass
     """
-    # A lock held all the while would be simpler, but those inside would wait for each other.
+    # Holding a lock for the whole block would be simpler, but concurrent blocks would wait for each other.
     with _turn:
         _wanted.append(count)
         _set_least()
@@ -60,18 +60,18 @@ def at_most(count: int) -> Iterator[None]:
 
 @contextmanager
 def free_threads() -> Iterator[None]:
-    """Products by as many threads as there are processors that nobody else keeps busy at first."""
+    """Multiply matrices with as many threads as processors are idle when the block begins."""
     with at_most(max(1, (os.cpu_count() or 1) - _busy())):
         yield
 
 
 _turn = threading.Lock()
-_wanted = list[int]()  # by those inside
-_before = 0  # threads, when nobody was
+_wanted = list[int]()  # the limits of the open blocks
+_before = 0  # threads, before any block was open
 
 
 def _set_least() -> None:
-    """Set the least number that anybody inside wants, or what was there before."""
+    """Set the smallest limit of the open blocks, or the number from before them."""
     global _before
     threads = _threads()
     if threads is None:
@@ -84,7 +84,7 @@ def _set_least() -> None:
 
 
 def _left_behind() -> None:
-    """Begin anew in a child of the process, which has none of the threads that were inside."""
+    """Reset the state in a forked child, which has none of the threads that had open blocks."""
     global _turn
     _turn = threading.Lock()
     if _wanted:
@@ -98,8 +98,8 @@ if hasattr(os, "register_at_fork"):
 
 @cache
 def _threads() -> tuple[Callable[[], int], Callable[[int], None]] | None:
-    """How many threads the OpenBLAS of NumPy has, and what sets it; None where NumPy uses another BLAS."""
-    # Not by threadpoolctl: from 3.8 on, only the first thread that sets a number is heard as long as it lives.
+    """The functions that get and set the thread count of NumPy's OpenBLAS; None where NumPy uses another BLAS."""
+    # Not by threadpoolctl: from 3.8 on, only the first thread that sets a number has any effect while it lives.
     try:
         numpy = ctypes.CDLL(_umath_linalg.__file__)
     except OSError:
@@ -113,7 +113,7 @@ def _threads() -> tuple[Callable[[], int], Callable[[int], None]] | None:
 
 
 def _busy() -> int:
-    """How many processors other processes keep busy: all the while that is looked, and where the system tells."""
+    """How many processors other processes keep busy throughout the probe; 0 where the system does not tell."""
     least, until = _running_elsewhere(), time.perf_counter() + PROBED
     while least > 0 and time.perf_counter() < until:
         time.sleep(PROBED / 10)

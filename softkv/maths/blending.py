@@ -22,7 +22,7 @@ from softkv.maths.summing import DOUBLED, divisor, few_above, length, summed
 from softkv.maths.weighting import NEVER, Weights, weigh
 
 TOGETHER = 1 << 15  # numbers of several queries that are looked at together
-CANCELLED = 2.0**-28  # a sum of squares that is less than this share of those it is the difference of is summed anew
+CANCELLED = 2.0**-28  # a difference of sums of squares below this share of them is summed anew
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +110,7 @@ class Vectors:
     """Values that are vectors: (..., n, p)."""
 
     array: Array
-    within: tuple[Array, float] | None = None  # a middle (p,) and how far from it all of them lie, where it is known
+    within: tuple[Array, float] | None = None  # where known, a middle (p,) and a distance within which all values lie
 
     @property
     def dtype(self) -> DType:
@@ -122,7 +122,7 @@ class Vectors:
         return Vectors(library_of(self.array).cast(self.array[..., rows, :], self.dtype), self.within)
 
     def reach(self, mean: Array) -> Array | None:
-        """At least how far these values lie from means (..., b, p), (..., b); None where they are to be read."""
+        """An upper bound of how far these values are from means (..., b, p), (..., b); None where they must be read."""
         library = library_of(mean)
         mean = library.constant(mean)
         if self.within is not None:
@@ -165,7 +165,7 @@ class Numbers:
         return Numbers(self.array[..., rows, :])
 
     def reach(self, mean: Array) -> None:
-        """None: a column of numbers is read as fast as it is looked through."""
+        """None: reading a column of numbers is as fast as finding its bounds."""
 
     def gather(self, rows: Array) -> "Numbers":
         """The values of each query's own rows."""
@@ -190,7 +190,7 @@ class Numbers:
         double, numbers = library.double(some), library.double(array)
         mass = double.sum(-1)
         means = library.constant(_product(library, double, numbers)) / divisor(library.constant(mass))[..., None]
-        # Counted from the mean of the means, which one far value of little weight does not move.
+        # Relative to the mean of the means, which one far value of little weight does not move.
         middle = (means.sum(-2) / max(1, means.shape[-2]))[..., None, :]
         apart = numbers - middle
         first, second = _product(library, double, apart), _product(library, double, apart * apart)
@@ -198,7 +198,7 @@ class Numbers:
         cancelled = library.true_indices((square < second * CANCELLED).reshape(-1))
         if len(cancelled):
             total, square = _about_own_means(library, double, numbers, means, total, square, cancelled)
-        # The difference is a sum of squares: only its rounding can be negative, and then it is nothing.
+        # The difference is a sum of squares: if rounding makes it negative, it is 0.
         return Blend(weights.peak, mass, total, weights.excess, library.maximum(square, 0.0))
 
 
@@ -213,10 +213,10 @@ def _product(library: Library, weights: Array, numbers: Array) -> Array:
 def _about_own_means(
     library: Library, weights: Array, numbers: Array, means: Array, total: Array, square: Array, queries: Array
 ) -> tuple[Array, Array]:
-    """Sums and squares (..., b, 1), with those of some queries, by flat number, taken anew about the mean of each.
+    """Sums and squares (..., b, 1), those of some queries (flat numbers) computed anew about each query's own mean.
 
-    Where means are far apart beside the spreads around them, squares counted from one number for all queries cancel.
-    So few queries are taken together that their numbers stay in the cache.
+    Where means differ by far more than the spreads around them, squares about one number for all queries cancel.
+    Only a few queries are taken at a time, so that their numbers stay in the cache.
     """
     (count, width), shape = weights.shape[-2:], means.shape
     columns = library.spread_out(numbers, (*weights.shape[:-2], width, 1)).reshape(-1, width)
@@ -242,7 +242,7 @@ class Labels:
 
     array: Array
     count: int
-    order: Array | None = None  # of the codes, as they are blended: all of them, where it is not theirs
+    order: Array | None = None  # a permutation of all codes for the blend; None keeps the order of the codes
 
     @property
     def dtype(self) -> DType:
@@ -298,8 +298,8 @@ def gather_rows(x: Array, rows: Array) -> Array:
 def adds_nothing(blend: Blend, weights: Weights, values: Callable[[], Values], *, share: float) -> bool:
     """Whether a block would move no mean by more than this share of its length, so that it need not be blended.
 
-    It moves a mean by its share of the mass, times how far its own mean can be from it. `values` are those of the
-    block, and are not asked for where it is too heavy.
+    A block moves a mean by its share of the mass, times the distance of its own mean. `values` gives the values of
+    the block, and is not called where the block is too heavy.
     """
     library = library_of(blend.mass)
     known = blend.mass > 0

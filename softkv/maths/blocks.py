@@ -1,4 +1,4 @@
-"""Rows on their way through a lookup, and such as lie in several arrays.
+"""Blocks of rows on their way through a lookup, and rows that lie in several arrays.
 
 Does not score or blend them (lookup.py).
 
@@ -15,7 +15,7 @@ from softkv.maths.blending import Labels, Values
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.library import Array
 
-NARROW = 32  # numbers of a value, up to which values are copied in less time than their keys are read
+NARROW = 32  # width of values up to which copying them takes less time than reading their keys
 Block = tuple[int, Array, Array, Callable[[], Values]]  # the number of the first row, logits, rows seen, and values
 
 
@@ -31,7 +31,7 @@ class Stretch:
 
 
 def side_by_side(blocks: Iterable[Block], most: int) -> Iterator[Block]:
-    """Small blocks of neighbouring rows as one, of so many rows at most: to begin each takes longer than to copy it."""
+    """Join small neighbouring blocks, to at most this many rows: starting a block takes longer than copying it."""
     waiting = list[Block]()
     for block in blocks:
         known = sum(one[1].shape[-1] for one in waiting)
@@ -44,7 +44,7 @@ def side_by_side(blocks: Iterable[Block], most: int) -> Iterator[Block]:
 
 
 def _is_narrow(values: Values) -> bool:
-    """Whether values are of a kind that is put side by side, and take little time."""
+    """Whether values are of a kind whose blocks can be joined, at little cost."""
     return not isinstance(values, Labels) and values.array.shape[-1] <= NARROW
 
 

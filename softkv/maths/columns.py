@@ -1,6 +1,6 @@
-"""Sums over the rows of a draw, of their values: vectors, or labels as vectors that are 1 at their code.
+"""Sums of the values of drawn rows: vectors, or labels as vectors that are 1 at their code.
 
-Beside plain sums, those that tell how columns vary together: of the strata, and of some random groups of pairs of rows.
+Beside plain sums there are some that show how columns vary together: over strata, and over random groups of row pairs.
 
 Does not know what the sums are for (sampling.py).
 
@@ -16,18 +16,18 @@ import numpy.typing as npt
 
 from softkv.maths.strata import Array, Counts, Draw, Floats
 
-GROUPS = 32  # of rows that tell how columns vary together
+GROUPS = 32  # groups of rows, by which it is estimated how columns vary together
 BLOCK = 8  # rows of a stratum that belong to one group, at most
 COUNTED = 1 << 10  # rows that are counted in float64 at once
-LOST = 8.0  # roundings of a product of vectors
-FEW_LABELS = 64  # that are counted with as vectors
+LOST = 8.0  # rounding errors allowed for in a product of vectors
+FEW_LABELS = 64  # the most labels that are treated as vectors
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Rows of a draw in pairs: two of a stratum differ by twice what its rows vary, whatever its mean is.
+    """Drawn rows in pairs: the difference of two rows of a stratum has twice its variance, whatever its mean.
 
-    A few pairs of a stratum are a block. Some blocks, and the sums of some strata, make a group, with signs by chance.
+    A few pairs of a stratum make a block. Blocks, and the sums of strata, are put in groups, with random signs.
     """
 
     weights: Floats  # (r,)
@@ -49,9 +49,9 @@ class Pairs:
         return cls(share * signs[pair], groups[blocks], homes, sides * np.sqrt(outside))
 
     def sums(self, e: Array, values: Array, apart: Array, draw: Draw) -> Array:
-        """Σ e·(v − apart) over the rows of each group, and over those of its strata, (b, GROUPS, p).
+        """Σ e·(v − apart) over the rows of each group, and over the rows of its strata, (b, GROUPS, p).
 
-        The values are (r, p), and what each query takes from them, (b, p).
+        `values` are (r, p); `apart` is what each query subtracts from them, (b, p).
         """
         both = (self.groups, self.weights), (self.homes[draw.owners], self.sides[draw.owners])
         if len(e) == 1:
@@ -72,13 +72,13 @@ class Pairs:
 
 
 class VectorColumns:
-    """Vectors, (r, p), in float32, whose sums are counted in float64; `free` columns do not follow from the others."""
+    """Vectors, (r, p), in float32, summed in float64; `free` counts columns that do not follow from the others."""
 
     def __init__(self, values: Array, *, free: int | None = None) -> None:
         self._values, self.free = values, values.shape[1] if free is None else free
 
     def _about(self, means: Floats) -> tuple[Array, Array]:
-        """Values, and means, counted from the middle of the means, so that most of their digits are left."""
+        """Values and means relative to the middle of the means, which keeps most of their digits."""
         middle = means.mean(0).astype(self._values.dtype)
         return self._values - middle, (means - middle).astype(self._values.dtype)
 
@@ -105,9 +105,9 @@ class VectorColumns:
     def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
         """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
         values, apart = self._about(means)
-        weights = e.astype(values.dtype)  # of float32: these sums tell a variance, to a few percent of it
+        weights = e.astype(values.dtype)  # in float32: these sums give a variance, to a few percent
         squares = draw.squares(weights, values)
-        if len(e) > 1:  # which take different means from the values
+        if len(e) > 1:  # which subtract different means from the values
             mass, along = draw.by_stratum(e), draw.by_stratum(e * (apart @ values.T))
             squares += mass * (mass * np.einsum("bp,bp->b", apart, apart)[:, None] - 2.0 * along)
         return np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)

@@ -1,7 +1,7 @@
 """How alike are a query and a key? Scores, divided by a temperature into logits.
 
-A Compatibility is asked with queries once and then answers with the logits of one block of keys after the other, so
-what depends on the queries alone is computed once:
+A Compatibility is given the queries once and then returns the logits of one block of keys after another, so what
+depends on the queries alone is computed once:
 
     scorer = COMPATIBILITIES["cosine"].ask(queries, 1 / temperature)
     logits = scorer(keys[start:stop], start)
@@ -33,17 +33,17 @@ class Compatibility:
     """A way to compare queries with keys.
 
     `rewrite` is there when the score is rewrite(query)·key; only then can learned heads be folded into the query.
-    `form` is how it becomes a dot product (forms.py), by which lists can be asked; None where it does not.
-    `with_lengths` makes it of 1 / ‖k‖ of all keys, where only directions count, so that no vector may be zero.
-    `with_halves` makes it of ½‖k‖² of all keys, which spares it a pass over the keys, and a copy of them.
+    `form` is how it becomes a dot product (forms.py), which lists need; None where it does not.
+    `with_lengths` makes it from 1 / ‖k‖ of all keys, where only directions count and so no vector may be zero.
+    `with_halves` makes it from ½‖k‖² of all keys, which saves a pass over the keys, and a copy of them.
     `copies` says that scoring makes a copy of the block of keys, which should then be small enough for the cache.
-    `pairs` says that every query meets every key in full width, which takes that much memory and time.
-    `cancels` says that scores of rows far below the best may be any that are as low.
-    `lukewarm` is a temperature at which it is neither hard nor flat, for items that tell nothing of it.
-    `degree` says how scores grow, where that is known: those of vectors c times as long are c^degree times as large.
-    `terms` says how large the terms are that a score is summed of, where that is known: they are what is rounded,
-    however small the score. It takes squares of the numbers of queries, and returns those of what the numbers of a key
-    are multiplied by, (..., b, d), and of all other terms, (..., b).
+    `pairs` says that every query is compared with every key in full width, which takes that much memory and time.
+    `cancels` says that scores of rows far below the best are inexact, but low.
+    `lukewarm` is a temperature at which it is neither hard nor flat, for items from which none can be learned.
+    `degree` says how scores grow, where that is known: with vectors c times as long they are c^degree times as large.
+    `terms` gives the size of the terms that a score sums, where that is known: their rounding matters, however small
+    the score. It takes squares of the numbers of queries, and returns squares of the factors of a key's numbers,
+    (..., b, d), and of all other terms, (..., b).
     """
 
     name: str
@@ -75,7 +75,7 @@ def linear(
 
 
 def scorer_of(rewritten: Array) -> Scorer:
-    """Logits as plain dot products with queries that carry everything else already."""
+    """Logits as plain dot products with queries that include everything else already."""
     return lambda keys, _first: inner(rewritten, keys)
 
 
@@ -122,7 +122,7 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
 
         return score
 
-    def terms(squares: Array) -> tuple[Array, Array]:  # a tanh is at most 1, and moves no farther than what it is of
+    def terms(squares: Array) -> tuple[Array, Array]:  # a tanh is at most 1, and changes by no more than its argument
         w_q, w_k, v = (x**2 for x in weights_for(squares))
         return squares[..., :1] * 0.0 + v @ w_k, squares @ (v @ w_q) + v.sum()
 
@@ -130,7 +130,7 @@ def additive(query_matrix: Array, key_matrix: Array, direction: Array) -> Compat
 
 
 def cosine(inverse_lengths: Array) -> Compatibility:
-    """The cosine with keys of which 1 / ‖k‖ is known, (n,): a dot product and nothing else is left to work out."""
+    """The cosine with keys of which 1 / ‖k‖ is known, (n,), so that only a dot product is left to compute."""
 
     def known(keys: Array, first: int) -> Array:
         return inverse_lengths[first : first + keys.shape[-2]][None, :]
@@ -175,10 +175,10 @@ def _cosine(queries: Array, sharpness: Sharpness) -> Scorer:
 
 
 def _by_directions(queries: Array, sharpness: Sharpness, inverse: Callable[[Array, int], Array]) -> Scorer:
-    """Cosines, by what says 1 / ‖k‖ of a block of keys: scaling its logits is cheaper than its keys, a copy."""
+    """Cosines, with `inverse` giving 1 / ‖k‖ of a block: scaling logits is cheaper than a scaled copy of keys."""
     library = library_of(queries)
     directions = queries / _norms(library, queries, "queries", 0)[..., None]
-    # Subtle: what is less than 1 already could vanish beside small keys, so a small sharpness has to wait.
+    # Subtle: directions scaled by a sharpness below 1 could underflow with small keys; logits are then scaled instead.
     late = sharpness < 1.0 if isinstance(sharpness, float) else bool((sharpness < 1.0).any())
     directions = directions if late else sharpened(directions, sharpness)
 
@@ -213,7 +213,7 @@ def student(apart: Array) -> Array:
     """-log(1 + ½‖q-k‖²), whose weights fall as a power of the distance."""
     library = library_of(apart)
     squares = library.multiply_total(apart, apart)
-    if not library.finite(library.constant(squares)).all():  # their logarithms are no larger than others
+    if not library.finite(library.constant(squares)).all():  # their logarithms are of ordinary size
         wide = library.double(apart)
         squares = library.multiply_total(wide, wide)
     return library.cast(-library.log1p(squares * 0.5), apart.dtype)

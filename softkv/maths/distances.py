@@ -1,7 +1,7 @@
 """Scores that fall with the distance between a query and a key: gaussian, and those of each difference.
 
-Squares of distances cancel where they are taken apart into lengths and a dot product, which is fast. How much can be
-lost is known, and rows for which it would show are scored once more by the differences of the vectors.
+Computing squared distances from lengths and a dot product is fast, but digits cancel. How many can be lost is known,
+and rows where it would show are scored again from the differences of the vectors.
 
 Does not say what kinds of scores there are (compatibility.py).
 
@@ -18,22 +18,22 @@ from softkv.maths.arrays import check_widths, columns_where, inner, library_of, 
 from softkv.maths.library import Array, Library, Sharpness
 
 # A block of keys and the number of its first row (for messages) -> logits that the caller may overwrite. Where scores
-# cancel, also which rows are seen by which queries, (..., b or 1, n), or None for all: near is who is near the best.
+# cancel, also which rows are seen by which queries, (..., b or 1, n), or None for all: only these can be the best.
 Scorer: TypeAlias = Callable[..., Array]  # (..., n, d) -> (..., b, n)
 
 COPIED = 1 << 21  # the most numbers of keys that are copied at once
 PAIRED = 1 << 20  # numbers held at once where every query meets every key in full width
 NARROW = 512  # numbers whose sum of squares loses no more digits than one of few
 ORDINARY, FARTHEST = 16, 120  # exponents of √T: up to the first squares are safe; beyond the last float32 ends
-HEAVY = 40.0  # logits below the peak from which on a row weighs nothing, and doubts up to which rows are told apart
-SCATTERED = 16  # rows are scored once more by themselves where at most one in so many is
+HEAVY = 40.0  # a row whose logit is this far below the peak weighs nothing
+SCATTERED = 16  # rows are scored again one by one where at most one in this many has to be
 
 
 def gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
-    """Gaussians of keys of which nothing is known."""
+    """Gaussians of keys of which no lengths are known."""
     library = library_of(queries)
-    # Squares of very small or large vectors would leave the floating type. What is measured in a unit near √T does not
-    # where it matters; a power of two, it rounds nothing.
+    # Squares of very small or large vectors would leave the floating type. In a unit near √T they do not where it
+    # matters; the unit is a power of two, so dividing by it rounds nothing.
     unit = _unit(library, sharpness)
     sharpness = sharpness * unit * unit
     down, up = min(1.0, 1.0 / unit), max(1.0, 1.0 / unit)
@@ -131,15 +131,15 @@ def _by_difference(
 
 
 def _doubts(library: Library, size: Array, keys: Array) -> Array:
-    """How wrong a logit can be in which terms of this size were cancelled."""
+    """The largest error of a logit in which terms of this size cancelled."""
     epsilon = library.epsilon(library.constant(size).dtype)
     return library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
 
 
 def _near(library: Library, logits: Array, doubts: Array, seen: Array | None) -> Array | None:
-    """Which rows may be near the best that is seen, (..., b, n); None where no logit is in doubt that would show.
+    """Which rows may be near the best that is seen, (..., b, n); None where no logit is wrong enough to show.
 
-    Rows forty logits below it, beyond doubt, weigh nothing even in float64, and keep the score they have.
+    Rows that are certainly forty logits below it weigh nothing even in float64, and keep the score they have.
     """
     if not (doubts > library.epsilon(logits.dtype) ** 0.5).any():
         return None

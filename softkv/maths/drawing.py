@@ -1,6 +1,6 @@
-"""Draws that follow from a secret: who knows it can draw again, and nobody else can foresee what will be drawn.
+"""Random draws that follow from a secret: repeatable with the secret, unpredictable without it.
 
-Does not know whose secret it is (storage/catalog/secret.py), nor what is drawn for (sampling.py).
+Does not know whose secret it is (storage/catalog/secret.py), nor what the draws are for (sampling.py).
 
 Shapes: s strata.
 """
@@ -14,7 +14,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def drawer(secret: bytes, purpose: str, *numbers: int) -> np.random.Generator:
-    """A generator for one purpose, and for what these numbers name; for others it is another.
+    """A random generator for this purpose and these numbers; any other purpose or numbers give another one.
 
     >>> drawer(b"secret", "lots", 1).integers(100, size=3).tolist()
     [73, 64, 10]
@@ -25,7 +25,7 @@ def drawer(secret: bytes, purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Counts:
-    """Draw different numbers below each count, so many as `sizes` has, each set of them as likely as any other."""
+    """Draw different numbers below each count, as many as `sizes` says; every set of them is equally likely."""
     owners, firsts = np.repeat(np.arange(len(sizes)), sizes), counts.cumsum() - counts
     found = np.empty(len(owners), np.int64)
     again = np.arange(len(owners))
@@ -41,7 +41,7 @@ def different(draw: np.random.Generator, counts: Counts, sizes: Counts) -> Count
 def in_runs(draw: np.random.Generator, counts: Counts, sizes: Counts, ahead: Counts, shuffled: Counts) -> Counts:
     """Draw different numbers below each count, where some rows of each, after those `ahead`, lie in random order.
 
-    Of these a run is taken, which is read in one piece; each set of rows is as likely as any other all the same.
+    Rows in random order are taken as a run, which is read in one piece; every set of rows is still equally likely.
     """
     others = counts - shuffled
     apart = draw.hypergeometric(others, shuffled, sizes)

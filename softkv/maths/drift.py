@@ -1,12 +1,12 @@
-"""How the statistics of lists change with rows that come and go: sums over these rows, which add up and take little.
+"""How added and removed rows change the statistics of lists: small sums over these rows, which can be added up.
 
 A list keeps the mean that it was measured with as the point from which everything is counted. For a row with key k and
-value v, y = k − m and u = v − v̄. Of the rows that came, less those that went, the sums of 1, y, u, ‖u‖² are kept, of
-the products of y along any two leading axes, and of its square along all others. The sums over some rows and over
-others are added, so they can be written down part by part. Labels are counted, list by list.
+value v, y = k − m and u = v − v̄. Kept are the sums, over the rows added less the rows removed, of 1, y, u, ‖u‖², the
+products of y along any two leading axes, and its square along all others. Sums over different rows are added, so they
+can be stored part by part. Labels are counted, list by list.
 
-The estimates of farfield.py are then those of the rows that are there now, but for the share of the scatter that the
-slope explains: it is what it was when the lists were measured. Bounds take the statistics of moments.py.
+The estimates of farfield.py are then for the rows that are there now, except that the share of the scatter that the
+slope explains stays as it was measured. Bounds use the statistics of moments.py.
 
 Reads no rows, and does not choose lists (index/late.py).
 
@@ -25,16 +25,16 @@ from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
 
 Counts = npt.NDArray[np.int64]
-BLOCK = 1 << 10  # rows that are looked at together: their products stay in the cache
-TOGETHER = 1 << 8  # lists that are, since their statistics stay there as well
-SUMMED = 1 << 6  # rows that are summed up by one product: it is with 0 for all lists but that of each
-LEAST = 0.01  # the share of a variance that is left of it at least, when rows go
+BLOCK = 1 << 10  # rows that are processed together: their products stay in the cache
+TOGETHER = 1 << 8  # lists that are processed together: their statistics stay in the cache as well
+SUMMED = 1 << 6  # rows that are summed by one product with a matrix that is 0 except at each row's own list
+LEAST = 0.01  # when rows are removed, at least this share of a variance is left
 _LABELS = ("holders", "codes", "tallies")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """Sums over the rows that came, less those over the rows that went; values are in the units of the lists."""
+    """Sums over the rows that were added, less those over the rows removed; values are in the units of the lists."""
 
     lists: Counts  # (t,), rising
     counts: Array  # (t,)
@@ -42,7 +42,7 @@ class Drift:
     squares: Array  # (t, r(r + 1)/2 + 1), of the products of y along leading axes, packed, and of y² along all others
     values: Array  # (t, p), of u
     scatter: Array  # (t,), of ‖u‖²; nothing for labels, whose shares tell it
-    holders: Counts  # (m,), lists in which rows of a label came or went
+    holders: Counts  # (m,), lists in which rows of a label were added or removed
     codes: Counts  # (m,), these labels, each once for a list
     tallies: Array  # (m,), how many
 
@@ -72,7 +72,7 @@ class Drift:
 
     @property
     def width(self) -> int:
-        """The bytes of the sums of a list, but for its labels."""
+        """The size in bytes of the sums of a list, without its labels."""
         columns: int = self.keys.shape[1] + self.squares.shape[1] + self.values.shape[1]
         return 8 + 4 * (2 + columns)
 
@@ -82,9 +82,9 @@ class Drift:
         return Drift(*(getattr(self, name)[labelled if name in _LABELS else some] for name in _NAMES))
 
     def applied(self, measured: Lists, *, onto: Lists | None = None) -> Lists:
-        """What estimates need of the lists as they are now; `measured` are their statistics in float32, in `units`.
+        """The statistics that estimates need, of the lists as they are now; `measured` are in float32 and in `units`.
 
-        Only the lists that changed are looked at: the others are as they are in `onto`, or else as measured.
+        Only the lists that changed are computed: the others are taken from `onto`, or else from `measured`.
         """
         onto = measured if onto is None else onto
         if not len(self.lists):
@@ -100,7 +100,7 @@ class Drift:
         return replace(onto, **found if shares is None else found | {"values": shares})
 
     def _part(self, some: slice) -> "Drift":
-        """The sums of some lists, but for their labels."""
+        """The sums of some lists, without their labels."""
         return replace(self, **{name: getattr(self, name)[some] for name in (*_SUMS, "lists")})
 
     def _moved(self, measured: Lists, shares: Shares | None) -> dict[str, Array]:
@@ -108,7 +108,7 @@ class Drift:
         some = _some(measured, self.lists)
         before = some.counts
         counts = np.maximum(before + self.counts, 0.0)
-        many = np.where(counts > 0, counts, np.inf)[:, None]  # of a list without rows nothing is asked
+        many = np.where(counts > 0, counts, np.inf)[:, None]  # the statistics of a list without rows are not used
         shift = self.keys / many
         inner = shift @ some.axes[:, : some.leading]
         beyond = np.maximum(squared_lengths(shift) - squared_lengths(inner), 0.0)
@@ -135,7 +135,7 @@ class Drift:
         }
 
     def _shares(self, measured: Shares, onto: Shares) -> Shares:
-        """The shares of labels, those of lists that did not change as they are there."""
+        """The shares of labels; those of lists that did not change are taken from `onto`."""
         changed = np.zeros(measured.shape[0], np.bool_)
         changed[self.lists] = True
         old, kept = changed[measured.owners], ~changed[onto.owners]
@@ -176,7 +176,7 @@ def _added(count: int, places: Sequence[Counts], parts: Sequence[Array]) -> Arra
 
 
 def _tallied(holders: Counts, codes: Counts, tallies: Array) -> dict[str, npt.NDArray[Any]]:
-    """Each label once for a list, where rows of it came or went."""
+    """The labels whose rows were added or removed, each once per list."""
     order = np.lexsort((codes, holders))
     holders, codes = holders[order], codes[order]
     new = np.append(True, (np.diff(holders) != 0) | (np.diff(codes) != 0))[: len(order)]
@@ -195,7 +195,7 @@ def apart(lists: Lists, owners: Counts, values: npt.NDArray[Any]) -> Floats:
 
 
 def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
-    """Why these are no changes of these lists in a store of so many labels, if they are none."""
+    """Why this cannot be a change of these lists in a store of so many labels; None where it can."""
     count, empty = len(drift.lists), Drift.none(lists)
     for name in _NAMES:
         found, alike = getattr(drift, name), getattr(empty, name)
@@ -237,9 +237,9 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
 
 
 def _summed(x: Array, places: Counts) -> Array:
-    """The sums of rows, (n, w), that have the same of some places from 0 on, in whose order they come.
+    """The sums of the rows, (n, w), of each place, numbered from 0 on; rows come in the order of their places.
 
-    By products, in a third of the time of `np.add.reduceat`.
+    Uses matrix products, which take a third of the time of `np.add.reduceat`.
     """
     found = np.zeros((places[-1] + 1, x.shape[1]), np.float32)
     for start in range(0, len(x), SUMMED):

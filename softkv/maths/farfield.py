@@ -1,4 +1,4 @@
-"""What do rows contribute that nobody reads? The sums of a list from its statistics, and how wrong they can be.
+"""What do unread rows contribute? The sums of a list from its statistics, and how wrong they can be.
 
 A list is some rows with similar keys. Write β for 1 / temperature, m and v̄ for the means of its keys and values, and
 x = βq·(k − m) for the logit of a row, counted from that of the mean. The list adds up to
@@ -16,7 +16,7 @@ S_lo ≤ Σ e^x ≤ S_hi. And since e^x − 1 − x is never negative and Σ x =
 ρ(S_hi − n), with ρ the radius of the values. Summed over the lists, and divided by the least that all the mass can be,
 this bounds the error of the answer.
 
-How much a list knows is kept small. All lists share the axes along which rows differ most from the means of their
+The statistics of a list are kept small. All lists share the axes along which rows differ most from the means of their
 lists. Along the leading ones each has a covariance of its own; along the others it has one number, the variance, and
 how that is spread over the axes is the same for all. C is estimated as AΣ with one A for all, as good on real texts as
 a C for each. What this leaves out is measured for each list, for the bound.
@@ -36,7 +36,7 @@ import numpy.typing as npt
 from softkv.maths.blending import Blend
 from softkv.maths.shares import Shares
 
-ROUNDED = 1e-5  # how much wider everything in a list is taken to be where it must bound, for rows in float32
+ROUNDED = 1e-5  # bounds take everything in a list to be this much wider, for the rounding of rows in float32
 Floats = npt.NDArray[np.float64]
 Array = npt.NDArray[np.floating]
 Chosen = npt.NDArray[np.bool_]
@@ -52,7 +52,7 @@ class Lists:
     spreads: Array  # (l, r(r + 1) / 2), the covariance of keys along the leading axes
     outside: Array  # (l,), the variance along the others, summed over them
     profile: Array  # (d − r,), how that is shared among them
-    widest: Array  # (l,), at least the variance in any one direction outside of the leading axes
+    widest: Array  # (l,), an upper bound of the variance in any one direction outside of the leading axes
     radii: Array  # (l, 2), how far keys are from the mean, along the leading axes and along the others
     values: Array | Shares  # (l, p), the means of the values
     slope: Array  # (p, d), A: how values change with keys within a list, along the axes; (s, d) of labels
@@ -95,7 +95,7 @@ class Lists:
         return counted.narrow()
 
     def as_given(self, units: "Units") -> "Lists":
-        """Statistics of values as they are, in float64, of those that `rounded` made in these units; but for bounds."""
+        """Undo `rounded`: statistics in float64 of values as they are; what only bounds use is not converted."""
         found = Lists(*(getattr(self, field.name).astype(np.float64) for field in fields(self)))
         if isinstance(found.values, Shares):
             return found
@@ -103,30 +103,30 @@ class Lists:
         return replace(found, **{name: getattr(found, name) * units.size**2 for name in ("scatter", "noise")})
 
     def narrow(self) -> "Lists":
-        """Statistics in float32, as they are; what that cannot hold is no number then, and no estimate is sure."""
+        """The statistics in float32, unscaled; what overflows becomes infinite, and then no estimate is trusted."""
         with np.errstate(over="ignore"):
             return Lists(*(getattr(self, field.name).astype(np.float32) for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Units:
-    """How values are counted by statistics in float32, which else would lose digits, or overflow with their squares."""
+    """Offset and scale of values in float32 statistics, which otherwise would lose digits, or overflow when squared."""
 
     middle: Floats  # (p,), their mean
     size: float  # a power of two near the value scale
 
     def back(self, blend: Blend) -> Blend:
-        """The blend of the values as they are, of one in these units."""
+        """A blend in these units, converted to the values as they are."""
         total = blend.total * self.size + blend.mass[:, None] * self.middle
         return replace(blend, total=total, square=None if blend.square is None else blend.square * self.size**2)
 
 
-AS_GIVEN = Units(np.zeros(1), 1.0)  # what is counted as it is
+AS_GIVEN = Units(np.zeros(1), 1.0)  # no offset and no scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tilt:
-    """What some queries ask of all lists."""
+    """How the rows of all lists are weighed by some queries."""
 
     reduced: Array  # (b, r), the queries along the leading axes, times β
     beyond: Array  # (b, d − r), along the others
@@ -138,14 +138,14 @@ class Tilt:
 
     @classmethod
     def of(cls, counts: Array, peaks: Array, variances: Array) -> "Tilt":
-        """What is asked of lists of which nothing is known but the means and the variances of logits, (b, l)."""
+        """The tilt of lists of which only the means and the variances of logits are known, (b, l)."""
         thaw, nothing = _thaw(counts, variances), np.empty((len(peaks), 0))
         logs = logarithm(counts) + peaks + variances * (thaw - thaw * thaw / 2)
         return cls(nothing, nothing, peaks, variances, variances, thaw, logs)
 
 
 def tilted(lists: Lists, queries: Array) -> Tilt:
-    """What (b, d) queries, times β, ask of all lists."""
+    """How (b, d) queries, times β, weigh the rows of all lists."""
     queries = queries.astype(lists.means.dtype, copy=False)
     turned = queries @ lists.axes
     reduced, beyond = turned[:, : lists.leading], turned[:, lists.leading :]
@@ -158,9 +158,9 @@ def tilted(lists: Lists, queries: Array) -> Tilt:
 
 
 def without(lists: Lists, tilt: Tilt, queries: Array, owners: npt.NDArray[np.int64], keys: Array) -> Tilt:
-    """What each query asks of all lists once the row that asks it, (b, d), has left its list; -1 is no list.
+    """The tilt once each query's own row, with these keys (b, d), is removed from its list; -1 is no list.
 
-    Masses, and how many rows there are, stay as they are. A list without any other row is as unlikely as any.
+    Masses and row counts stay as they are. A list without any other row gets the lowest peak of all lists.
     """
     some = np.flatnonzero(owners >= 0)
     own, left = owners[some], lists.counts[owners[some]] - 1.0

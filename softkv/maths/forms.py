@@ -1,11 +1,11 @@
 """How a compatibility becomes a dot product: logit = (q′·k′)/T + a number for the query alone.
 
-What lists know of their rows is about k′, and what they are asked is q′. A form is a way to make both:
+The statistics of lists describe k′, and queries to lists are q′. A form is a way to make both:
 
     dot       k′ = k            q′ = q; also scaled_dot, bilinear and heads, which rewrite the query
     cosine    k′ = k / ‖k‖      q′ = q / ‖q‖
     gaussian  k′ = (k − c, −½‖k − c‖²)   q′ = (q − c, 1), and −½‖q − c‖² for the query, with c the mean of the keys
-    learned   the same of L(k − c) and L(q − c), as a metric has them (metric.py)
+    learned   as gaussian, but of L(k − c) and L(q − c), with the L and c of a metric (metric.py)
 
 Rows themselves are scored by compatibility.py, as in any scan; only the far field is asked this way.
 
@@ -36,13 +36,13 @@ def form_of(compatibility: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
-    """One of the forms, and what the queries were like that it was made for."""
+    """One of the forms, with the lengths of the queries that it was measured with."""
 
     name: str
     compatibility: str  # that was made a dot product
-    centre: Array  # (d,), the mean of the keys, for those that measure from it
+    centre: Array  # (d,), the mean of the keys, for forms that measure from it
     lengths: Array  # (3,), of the shortest, a typical and the longest q′
-    metric: Metric | None = None  # of what was learned
+    metric: Metric | None = None  # for the learned form
 
     @property
     def measures_distance(self) -> bool:
@@ -54,7 +54,7 @@ class Form:
         return self.placed_width(key_width) + self.measures_distance
 
     def placed_width(self, key_width: int) -> int:
-        """How wide that part of k′ is by which rows are arranged."""
+        """The width of the part of k′ by which rows are arranged."""
         return key_width if self.metric is None else len(self.metric.factors)
 
     def placed(self, keys: Array) -> Array:
@@ -73,7 +73,7 @@ class Form:
     def keys(self, keys: Array) -> Array:
         """k′ of some keys, (n, d) -> (n, d or d + 1).
 
-        Lengths are worked out anew, whatever a store says of them: what it says is derived, and statistics stay.
+        Lengths are computed anew, not taken from the store: stored lengths are derived, and statistics last.
         """
         if self.name == "cosine":
             lengths = np.sqrt(np.einsum("ij,ij->i", keys, keys, dtype=np.float64))[:, None]
@@ -84,7 +84,7 @@ class Form:
         return keys
 
     def onto(self, other: "Form") -> tuple[Floats, Floats]:
-        """What k′ of keys is multiplied with, (d, d), and what is then added, so that it is k′ by another centre."""
+        """The matrix, (d, d), and then the offset that turn k′ of this form into k′ with another centre."""
         width = self.width(len(self.centre))
         turn, shift = np.eye(width), np.zeros(width)
         if self.name == "gaussian":
@@ -111,10 +111,10 @@ class Form:
         return -added if self.measures_distance else np.full(len(added), np.inf)
 
     def temperatures(self, queries: Array, compatibility: Compatibility, sharpness: Array) -> Array:
-        """At which temperature to look up how wrong an estimate is, (b,), of q′ times β; inf where nobody knows.
+        """The temperature at which to look up the error of an estimate, (b,), of q′ times β; inf where it is unknown.
 
-        Queries that are compared in the way that was measured must be as long as those that it was measured on. In
-        another way of the same form they count as if they had a typical length.
+        Queries that are compared in the measured way must have lengths like those it was measured on. Compared in
+        another way of the same form, they count as if they had a typical length.
         """
         shortest, typical, longest = self.lengths.tolist()
         lengths = np.linalg.norm(queries.astype(np.float64), axis=1) / sharpness

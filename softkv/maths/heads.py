@@ -116,7 +116,7 @@ class Heads:
         return Heads(**{name: library.cast(library.array(x, like=array), dtype) for name, x in arrays.items()})
 
     def squared(self) -> "Heads":
-        """The projections of squares, in float64: they make squares of all terms that are added of those of queries."""
+        """The projections squared, in float64: from squares of queries they make the squares of all terms of a sum."""
         exact = self.like(np.empty(0), np.float64)
         return Heads(**{name: x**2 for name, x in exact.arrays().items()})
 

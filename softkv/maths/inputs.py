@@ -1,7 +1,7 @@
-"""What a lookup was asked, checked and brought into one library and one floating type.
+"""The inputs of a lookup, checked and converted to one library and one floating type.
 
-Mistakes are named here, before anything is computed; what only shows up in the figures (NaN, infinity) is looked for in
-the figures, and then traced back to the row it came from. So a million clean rows are not read twice.
+Mistakes are named here, before anything is computed; NaN and infinity are looked for in the results, and then traced
+back to the row they came from, so that a million clean rows are not read twice.
 
 Does not convert keys or values as a whole: that happens block by block, when they are used.
 
@@ -82,7 +82,7 @@ def checked(
     heads: Heads | None = None,
     show: int = 0,
 ) -> Inputs:
-    """Check that all of this fits together."""
+    """Check the arguments of a lookup, and that they fit together."""
     library = library_of(queries, keys, values.array)
     keys = library.array(keys, like=queries)
     queries = _queries(library, queries, keys)
@@ -223,7 +223,7 @@ def _temperature(library: Library, given: Any, queries: Array, leading: tuple[in
 
 
 def whole_number(name: str, given: Any, *, least: int) -> int:
-    """A number of something, such as rows, called so."""
+    """A whole number of something, such as rows; messages call it by `name`."""
     if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
         raise KindError(f"expected {name} to be a whole number of at least {least}, got {given!r}. Pass such a number.")
     return int(given)

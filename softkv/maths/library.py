@@ -19,14 +19,14 @@ Array: TypeAlias = Any
 DType: TypeAlias = Any
 Sharpness: TypeAlias = Any  # 1 / temperature: a float, or an array (..., b, 1) of float64
 
-FEW = 64  # numbers that are sorted in no time
-HELD = 1 << 17  # numbers of which there may be a second array
+FEW = 64  # so few numbers take no time to sort
+HELD = 1 << 17  # the most numbers of which a second array is made
 SHORT = 1 << 13  # numbers that may be added up one after the other in float32, in a few lanes
 
 
 def refuse_masked(given: object, what: str) -> None:
     """Refuse an array of NumPy of which some numbers are masked: `asarray` would take what is behind the mask."""
-    # To look for the attribute first does not load numpy.ma, which takes time, where nothing is masked.
+    # Looking for the attribute first avoids loading numpy.ma, which takes time, where nothing is masked.
     if isinstance(given, np.ndarray) and hasattr(given, "mask") and np.ma.is_masked(given):
         raise KindError(f"expected {what} without a mask, got some that are masked. Leave those out, or fill them in.")
 

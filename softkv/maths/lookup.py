@@ -43,7 +43,7 @@ QUERIES = 1024  # queries asked at once, counting each head as one
 LOGITS = 3 << 19  # logits of one block: 6 MB of float32, which stay in the cache through max, exp and the sums
 LARGE_LOGITS = 1 << 25  # the same on a GPU, which wants large blocks
 LARGE_COPIED = 1 << 26  # numbers of keys that are copied there at once
-ROWS = 1 << 17  # the most rows in a block, enough for one query to spend no time on Python
+ROWS = 1 << 17  # the most rows in a block, enough to hide the overhead of Python for one query
 GATHERED = 1 << 24  # the most numbers of values gathered at once for top-k
 
 
@@ -98,8 +98,8 @@ def lookup(
 def lookup_along(queries: Any, stretches: Sequence[Stretch], *, temperature: Any = 1.0, show: int = 10) -> Found:
     """Look up (b, q) queries among the rows of all stretches, as `lookup` does among those of one array.
 
-    What a lookup takes beside its rows is done once. Stretches have rows, and are alike but for these: what is checked
-    of the first goes for all.
+    What does not depend on the rows is done once. No stretch is empty, and they differ in their rows alone, so only
+    the first is checked.
     """
     rows, head = sum(len(one.keys) for one in stretches), stretches[0]
     inputs = checked(queries, head.keys, head.values, temperature=temperature, show=show)
@@ -141,7 +141,7 @@ class _Part:
             self.scorer = scorer_of(sharpened(self.asked, self.sharpness))
 
     def find(self) -> Found:
-        """Everything there is to say about these queries."""
+        """The findings for these queries."""
         inputs = self.inputs
         shown = inputs.show if inputs.heads is None else 0
         if inputs.k is None:
@@ -151,11 +151,11 @@ class _Part:
         return self.presented(full, blend_of_rows(inputs.values, *best), self.library.minimum(full.seen, inputs.k))
 
     def whole(self, full: "_Folded") -> Found:
-        """What there is to say where all rows are blended."""
+        """The findings where all rows are blended."""
         return self.presented(full, full.blend, full.seen)
 
     def presented(self, full: "_Folded", used: Blend, seen: Array) -> Found:
-        """The findings, by the rows that are blended, of which each query has `seen` so many."""
+        """The findings, from the rows that are blended; `seen` counts those of each query."""
         refuse_all_masked(full.seen, self.queries.start)
         refuse_values(self.inputs.values, used)
         return self.found(full, used, seen) if self.inputs.heads is None else self.found_by_heads(full, used, seen)
@@ -165,7 +165,7 @@ class _Part:
         return self.folded(self.blocks_of(values), shown, math.ceil(self.rows / self.step))
 
     def folded(self, blocks: Iterable[Block], shown: int, count: int) -> "_Folded":
-        """The rows of so many blocks at most."""
+        """The rows of these blocks, of which there are at most `count`."""
         folded: _Folded | None = None
         negligible = self.library.epsilon(self.inputs.dtype) / (4 * count)
         for first, logits, seen, values in blocks:

@@ -1,4 +1,4 @@
-"""A learned metric: the logit is −½‖L(q − k)‖², asked as a rewritten query and one number for every key.
+"""A learned metric: the logit is −½‖L(q − k)‖², computed from a rewritten query and one number for every key.
 
 With M = LᵀL, and q and k counted from a centre,
 
@@ -82,7 +82,7 @@ class Metric:
                     logits *= inverse_lengths[part]
                 logits += sharpened(numbers[part], sharpness)
                 logits += added
-                # Above 0 is only rounding: nothing is nearer than near.
+                # A logit above 0 can only be rounding: no distance is below 0.
                 return np.minimum(logits, np.float32(0.0), out=logits)
 
             return score

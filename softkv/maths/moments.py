@@ -1,7 +1,7 @@
 """The statistics of lists: measured once over all rows, and corrected when rows come and go.
 
-Rows are handed in by blocks, so memory does not grow with their number. Two passes: the first finds the means, and a
-sample of the rows the axes that all lists share; the second everything else.
+Rows are handed in by blocks, so memory does not grow with their number. There are two passes: the first finds the
+means and, from a sample of the rows, the axes that all lists share; the second finds everything else.
 
 Shapes: n rows of a block, l lists, d key width, r leading axes, p value width.
 """
@@ -94,7 +94,7 @@ def _means(rows: Rows, offsets: Counts, labels: int) -> tuple[Floats, Floats | S
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Vectors:
-    """Values that are vectors, counted from means, or moves of means."""
+    """Values that are vectors, relative to means; or changes of means."""
 
     rows: Array  # (n, p)
 
@@ -166,7 +166,7 @@ class _Groups:
         before = lists.counts[self.numbers]
         after = before + self.sign * sizes
         lists.counts[self.numbers] = after
-        after = np.where(after > 0, after, np.inf)  # what is said of a list without rows is not looked at
+        after = np.where(after > 0, after, np.inf)  # the statistics of a list without rows are not used
         shift = self.sign * self.sums(y) / after[:, None]
         values, value_shift = self._moved_values(lists, u, after)
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
@@ -237,7 +237,7 @@ class _Shared:
         value_shift: _Vectors | Turned,
         after: Floats,
     ) -> Floats:
-        """At least ‖C − AΣ‖ for the rows there are now, along both kinds of axes; `gaps` is n times what it was."""
+        """An upper bound of ‖C − AΣ‖ for the present rows, along both kinds of axes; `gaps` is n times the old one."""
         inner, outer = slice(None, self.leading), slice(self.leading, None)
         length, astray = u.squares**0.5, u.left(self.slope, inner, y[:, inner]) ** 0.5
         y_in, y_out = squared_lengths(y[:, inner]) ** 0.5, squared_lengths(y[:, outer]) ** 0.5
@@ -275,7 +275,7 @@ class _Sums:
             some = inner[start:stop]
             spread = some.T @ some
             self.spreads[number] += spread[upper]
-            # What all parts of a list add up to is no wider, and no longer, than the sum of what each of them does.
+            # Norms of a sum over all parts of a list are at most the sum of the norms of the parts.
             self.slope_gaps[number] += u.gaps(slice(start, stop), y[start:stop], spread, frame.slope, frame.profile)
             self.widest[number] += _widest(outer[start:stop])
 
@@ -346,6 +346,6 @@ def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats | Sh
 
 
 def _widest(x: Array) -> float:
-    """At least the largest eigenvalue of xᵀx: the length of all of them, by the smaller Gram matrix."""
+    """An upper bound of the largest eigenvalue of xᵀx: the norm of all eigenvalues, by the smaller Gram matrix."""
     gram = x @ x.T if len(x) < x.shape[1] else x.T @ x
     return (1.0 + ROUNDED) * float(np.linalg.norm(gram))

@@ -4,7 +4,7 @@ A run is consecutive rows, and the queries that ask it. All logits of all runs l
 run and query, so that everything but the two products with keys and values is done in a few passes over it, however
 many runs there are.
 
-Does not choose runs (index/) and does not know what a compatibility is: whoever asks brings the scores.
+Does not choose runs (index/) and does not know what a compatibility is: the caller passes the scores.
 
 Shapes: b queries, p value width, s segments, n rows of a run, m queries that ask it.
 """
@@ -95,7 +95,7 @@ class _Flat:
         return [flat[start:stop].reshape(len(run.queries), -1) for run, start, stop in bounds]
 
     def scored(self, *, everything: bool) -> Rows:
-        """How many rows each query met."""
+        """How many rows were scored for each query."""
         met = self.lengths if everything else self._by_segment((self.logits > -np.inf).astype(np.float32))
         return np.bincount(self.queries, met, self.count).astype(np.int64)
 
@@ -190,7 +190,7 @@ class _Flat:
             seen += len(block)
         masses, means, squares = sums[:, :, 0]
         rough = self._by_query(masses * means) / np.where(mass > 0, mass, 1.0)
-        apart = means - rough[self.queries]  # to many runs of numbers far from zero this gives their last digits back
+        apart = means - rough[self.queries]  # restores the last digits where many runs hold numbers far from zero
         total = rough * mass + self._by_query(masses * apart)
         return total[:, None], self._by_query(squares + masses * apart * apart)[:, None]
 
@@ -202,7 +202,7 @@ def _summed(weights: Array, values: Values, start: int, stop: int) -> Floats:
     if len(weights) > 1 or len(part) <= RUN:
         found = (weights @ part).astype(np.float64)
         return found
-    # For a single query BLAS adds row after row to one float32, which forgets digits in long runs.
+    # For a single query BLAS adds row after row to one float32, which loses digits in long runs.
     cuts = range(0, len(part), RUN)
     parts = [weights[:, cut : cut + RUN] @ part[cut : cut + RUN] for cut in cuts]
     found = np.sum(parts, axis=0, dtype=np.float64)

@@ -1,6 +1,6 @@
 """The two directions in which vectors differ most (principal components), to draw them on a plane.
 
-Distances on the plane are not those of the vectors: what lies across it is not seen. Nothing is looked up by it.
+Distances on the plane are not those of the vectors: differences across the plane are not shown. No lookup uses it.
 
 Shapes: n vectors, d width.
 """

@@ -1,23 +1,23 @@
-"""How large squared errors may be beside a variance that is itself told by a sample, and how many of some may succeed.
+"""Quantiles of squared errors relative to an estimate of their variance, and probabilities of numbers of successes.
 
-The sum of ν squared errors of equal variance, beside an estimate of that variance with μ degrees of freedom, has the F
-distribution; where the variance is known, μ is infinite, and it is χ²(ν)/ν. Successes are binomial. All are by the
-incomplete beta function.
+The sum of ν squared errors of equal variance, relative to an estimate of that variance with μ degrees of freedom, has
+the F distribution; where the variance is known, μ is infinite, and it is χ²(ν)/ν. Successes are binomial. All are
+computed by the incomplete beta function.
 """
 
 import math
 from functools import lru_cache
 
 KNOWN = 1e7  # degrees of freedom from which on a variance counts as known
-LARGEST, HALVINGS = 32.0, 26  # of the logarithm of a quantile, and until it is known to six digits
+LARGEST, HALVINGS = 32.0, 26  # the largest logarithm of a quantile, and the bisections that give six digits of it
 TERMS = 300  # of a continued fraction
-STEP, WHOLE = 1.1, 16  # by which columns and degrees are told apart, and from where on whole ones are not
+STEP, WHOLE = 1.1, 16  # columns and degrees are rounded down to powers of STEP, below WHOLE also to integers
 
 
 def quantile(columns: float, confidence: float, degrees: float = KNOWN) -> float:
     """The squared error, in variances, that is not exceeded with this probability.
 
-    Fewer columns, and fewer degrees of freedom, are cautious: both are rounded down.
+    Both `columns` and `degrees` are rounded down, which errs on the cautious side.
 
     >>> round(quantile(1, 0.95), 3), round(quantile(1, 0.95, 10), 3)
     (3.841, 4.965)
@@ -36,7 +36,7 @@ def at_most(successes: int, tries: int, chance: float) -> float:
 
 
 def _rounded(number: float) -> float:
-    """A number of 1 at least, rounded down to a whole one or by a few percent, so that few have to be worked out."""
+    """A number of 1 at least, rounded down to a whole one or by a few percent, so that few quantiles are computed."""
     if not number > 1.0:
         return 1.0
     if number >= KNOWN:

@@ -20,7 +20,7 @@ STRIP = 64  # rows of which only the highest is looked at first
 class Ranking:
     """The k highest logits so far, and their rows, in the order of the rows; (-inf, -1) where there are fewer than k.
 
-    They are put in order once, at the end: to sort them block by block takes longer than all the rest.
+    They are put in order once, at the end: sorting them block by block takes longer than all the rest.
     """
 
     logits: Array  # (..., b, k)
@@ -107,7 +107,7 @@ def _promising(library: Library, best: Array, block: Array) -> Array:
         return block > worst
     # The k highest peaks of strips are k rows, so whatever is below the last of them is not among the best k, and of
     # what equals it the first k are enough.
-    # A strip is every so-manieth row: maxima of neighbours take NumPy ten times as long.
+    # A strip takes rows at equal steps: maxima of neighbours take NumPy ten times as long.
     strips = block[:, : block.shape[-1] // STRIP * STRIP].reshape(block.shape[0], STRIP, -1)
     least = library.kth_largest(library.largest(strips.swapaxes(-1, -2)), k)[:, None]
     level = block == least

@@ -1,4 +1,4 @@
-"""What the rows of a draw say, and how far off that is.
+"""Estimates from the rows of a draw, and their errors.
 
 A stratum is some rows, of which m out of n are read: a simple random sample. Where many strata matter little, each is
 visited with a chance π only. With e = exp(logit − peak) of the rows that were read,
@@ -14,8 +14,8 @@ over the visited strata, with s² the variance within the sample (Särndal et al
 §4.3: two stages, of which the first is a Poisson sample). The mass has the variance that e has in the place of y.
 
 If the error were normal with ν columns of equal variance, it would be within √(F·V)/mass with the probability of the
-quantile of F(ν, μ), of which μ is how well V is known. Columns that vary together count as fewer: ν = (tr Σ)²/‖Σ‖² for
-their covariance Σ (Satterthwaite, 1946), which is told from the products of the sums of some random groups of rows.
+quantile of F(ν, μ), where μ says how well V is known. Columns that vary together count as fewer: ν = (tr Σ)²/‖Σ‖² for
+their covariance Σ (Satterthwaite, 1946), which is estimated from products of the sums of random groups of rows.
 Taking ν for 1 is cautious. In the same way, μ = V²/(Σ V_h²/(m_h − 1) + Σ B_h²) by the parts of V that strata add,
 within and between: small, where a few of them have most of it.
 
@@ -40,9 +40,9 @@ TINY = np.finfo(np.float64).tiny
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deviation:
-    """How far something is off that a draw says to each query."""
+    """The error of an estimate from a draw, for each query."""
 
-    variance: Floats  # (b, 2), V: what rows differ by, and what leaving strata out adds
+    variance: Floats  # (b, 2), V: from differences of rows, and from leaving strata out
     degrees: Floats  # (b,), μ
     columns: Floats  # (b,), ν
 
@@ -63,21 +63,21 @@ class Deviation:
         return cls.of(draw, draw.by_stratum(np.square(y)), np.square(draw.by_stratum(y)), mass)
 
     def at_least(self, variance: Floats) -> "Deviation":
-        """The deviation with no smaller variance than this, (b, 2): rows may lack what matters."""
+        """The deviation with no smaller variance than this, (b, 2): the drawn rows may miss what matters."""
         return replace(self, variance=np.maximum(self.variance, variance))
 
     def raised(self, thought: "Deviation", found: "Deviation") -> "Deviation":
-        """The deviation with a variance raised by as much as what was thought exceeds what was found."""
+        """The deviation with its variance raised by the ratio of the `thought` to the `found` one, if above 1."""
         factor = thought.variance.sum(1) / np.maximum(found.variance.sum(1), TINY)
         return replace(self, variance=self.variance * np.maximum(factor, 1.0)[:, None])
 
     def factors(self, confidence: float, *, known: float = 1.0) -> Floats:
-        """How large squared errors may be beside V, (b,), if it were `known` that many times as well."""
+        """How large squared errors may be relative to V, (b,), if V had `known` times its degrees of freedom."""
         pairs = zip(self.columns.tolist(), (known * self.degrees).tolist(), strict=True)
         return np.array([quantile(columns, confidence, degrees) for columns, degrees in pairs])
 
     def error(self, confidence: float) -> Floats:
-        """How far it may be off, (b,)."""
+        """The error at this confidence, (b,)."""
         factors = np.where(self.variance.any(1), self.factors(confidence), 0.0)
         found: Floats = np.sqrt(factors * self.variance.sum(1))
         return found
@@ -85,7 +85,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Elsewhere:
-    """What is thought of rows that are read elsewhere: an answer is about them as well, and so is how far off it is."""
+    """Estimates for rows that are read elsewhere, since an answer and its error include them."""
 
     log_mass: Floats  # (b,), -inf where there are none
     value: Floats  # (b, p)
@@ -93,28 +93,28 @@ class Elsewhere:
 
     @classmethod
     def nothing(cls, queries: int) -> "Elsewhere":
-        """What is known elsewhere where no rows are."""
+        """The estimates where there are no rows elsewhere."""
         return cls(np.full(queries, -np.inf), np.zeros((queries, 1)), np.ones(queries))
 
     def of(self, queries: npt.NDArray[Any]) -> "Elsewhere":
-        """What is thought of them for some of the queries."""
+        """The estimates for some of the queries."""
         return Elsewhere(self.log_mass[queries], self.value[queries], self.share[queries])
 
     @property
     def wanted(self) -> Floats:
-        """How far the part of an answer may be off, as a share of how far the answer may be, (b,)."""
+        """How far off this part of an answer may be, as a share of how far off the whole answer may be, (b,)."""
         found: Floats = np.sqrt(self.share)
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
-    """What a draw says to each query, together with rows that are known."""
+    """Estimates from a draw for each query, together with rows that are known."""
 
     mass: Floats  # (b,)
     total: Floats  # (b, p)
-    drawn: Floats  # (b,), the mass that rows stand for that were drawn,
-    drawn_total: Floats  # (b, p), and the total
+    drawn: Floats  # (b,), the mass that the drawn rows stand for,
+    drawn_total: Floats  # (b, p), and their total
     of_value: Deviation
     of_mass: Deviation  # of a mass that is 1
 
@@ -122,7 +122,7 @@ class Sampled:
 def sampled(
     draw: Draw, e: Floats, values: Columns, *, mass: Floats, total: Floats, random: np.random.Generator
 ) -> Sampled:
-    """What these rows say to each query, of which `e` are the weights, (b, r).
+    """Estimates from these rows, whose weights for each query are `e`, (b, r).
 
     `mass`, (b,), and `total`, (b, p), are of the rows that were read anyway.
     """
@@ -138,15 +138,15 @@ def sampled(
 
 
 def log_error(shares: Floats) -> Floats:
-    """How far the logarithm of what may be off by these shares of itself may be, (b,); inf where that is not known."""
+    """The error of a logarithm whose argument has these relative errors, (b,); inf where they are not known."""
     return -np.log1p(-shares, out=np.full(len(shares), -np.inf), where=shares < 1.0)
 
 
 def _columns(variances: Floats, groups: Floats) -> Floats:
-    """ν of these variances, (b,), by the sums of random groups, (b, GROUPS, p): as many columns as vary independently.
+    """ν of these variances, (b,), from sums of random groups, (b, GROUPS, p): how many columns vary independently.
 
-    The products of different groups tell ‖Σ‖², but for what those of each group with itself would add: the squares of
-    the shares that groups have of the variance. Where few have most of it, nothing can be told, and ν is 1.
+    The products of different groups give ‖Σ‖², less what the product of each group with itself would add: the squares
+    of the groups' shares of the variance. Where a few groups have most of it, no estimate is possible, and ν is 1.
     """
     gram = groups @ groups.swapaxes(1, 2)
     own = np.einsum("bgg->bg", gram)

@@ -1,9 +1,8 @@
-"""The share of each label among the rows of each list, of which only the labels that occur are held.
+"""The share of each label among the rows of each list; only labels that occur are held.
 
-A list of fifty rows has fifty labels at most, however many the store has. What is held are tallies, so that rows which
-come and go leave no rounding behind; whoever multiplies with them, or measures distances, meets shares. Labels count as
-vectors that are 1 at their code and 0 elsewhere; no such vector is ever made. How labels change with keys, the slope,
-is known for the most frequent ones.
+A list of fifty rows has fifty labels at most, however many the store has. Tallies are held, so that adding and removing
+rows leaves no rounding behind; products and distances use shares. Labels count as vectors that are 1 at their code and
+0 elsewhere; no such vector is ever made. How labels change with keys, the slope, is known for the most frequent ones.
 
 Does not measure keys (moments.py) or estimate anything (farfield.py).
 
@@ -24,12 +23,12 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 Codes = npt.NDArray[Any]  # whole numbers of any type
 
-SLOPED = 1024  # labels that have a slope; of the others there are few rows each to tell it from
-FULL = 8  # shares for each that is not zero, up to which they are multiplied like any others
+SLOPED = 1024  # labels that have a slope; the others have too few rows each to estimate one
+FULL = 8  # up to this many shares for each nonzero one, they are multiplied as a dense matrix
 MOST = 1 << 31  # labels
 _NONE: Counts = np.empty(0, np.int64)
 PARTS = ("starts", "codes", "tallies", "sloped", "labels")  # that shares are kept as
-ROUNDED = 2.0**-40  # of squares that are the difference of others: how much larger they are taken to be
+ROUNDED = 2.0**-40  # by how much squares that are a difference of squares are taken to be larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,11 +41,11 @@ class Shares:
     sloped: Counts  # (s,), the codes that have a slope, rising
     labels: int  # p
 
-    __array_ufunc__ = None  # arrays leave it to this class what their product with one is
+    __array_ufunc__ = None  # so that array @ shares calls __rmatmul__ of this class
 
     @classmethod
     def of(cls, owners: Counts, codes: Codes, tallies: Array, *, lists: int, labels: int) -> "Shares":
-        """Shares by so many rows of these labels in these lists; those that add up to none are left out."""
+        """Shares from the numbers of rows of labels in lists; labels whose numbers add up to 0 are left out."""
         labels = max(labels, int(codes.max(initial=-1)) + 1)
         places, entries = np.unique(owners * labels + codes, return_inverse=True)
         sums = np.bincount(entries, tallies, len(places)).astype(np.float64)
@@ -57,7 +56,7 @@ class Shares:
 
     @classmethod
     def joined(cls, parts: Sequence["Shares"], *, lists: int, labels: int) -> "Shares":
-        """Shares by the rows of all of these."""
+        """The shares among the rows of all parts together."""
         owners, codes = (np.concatenate([*(getattr(one, x) for one in parts), _NONE]) for x in ("owners", "codes"))
         tallies = np.concatenate([np.empty(0), *(one.tallies for one in parts)])
         return cls.of(owners, codes, tallies, lists=lists, labels=labels)
@@ -79,7 +78,7 @@ class Shares:
 
     @cached_property
     def amounts(self) -> Floats:
-        """The shares, (m,), in float64: what is added up by label is."""
+        """The shares, (m,), in float64, as sums by label are."""
         return self.tallies / self.rows[self.owners]
 
     @property
@@ -97,7 +96,7 @@ class Shares:
         return replace(self, tallies=self.tallies.astype(dtype))
 
     def copy(self) -> "Shares":
-        """The shares themselves, which nobody changes."""
+        """The shares themselves, since they never change."""
         return self
 
     def with_labels(self, labels: int) -> "Shares":
@@ -127,7 +126,7 @@ class Shares:
 
     @cached_property
     def _dense(self) -> Floats | None:
-        """All shares, where so few of them are zero that a product with all takes less; else None."""
+        """All shares as a matrix, where so few are zero that multiplying them all is faster; else None."""
         if self.labels * self.shape[0] > FULL * len(self.codes):
             return None
         found = np.zeros(self.shape)
@@ -242,7 +241,7 @@ class Shares:
 
 @dataclass(frozen=True, eq=False)
 class Turned:
-    """Values counted from means, or moves of means, by what the statistics want to know of them."""
+    """What statistics need of values relative to means, or of changes of means."""
 
     squares: Floats  # (n,), their squared lengths
     turned: Floats  # (n, d), their products with the slope
@@ -267,7 +266,7 @@ class Labelled(Turned):
     def gaps(self, rows: slice, y: Array, spread: Array, slope: Array, profile: Array) -> tuple[float, float]:
         """‖C − AΣ‖, times their number, of some rows of one list: along the leading axes and along the others.
 
-        C is the sums of keys by label, since the keys of a list add up to nothing; `spread` is Σ along the leading
+        C is the sums of keys by label, since the keys of a list add up to zero; `spread` is Σ along the leading
         axes, times the number.
         """
         y, spread = (x.astype(np.float64, copy=False) for x in (y, spread))

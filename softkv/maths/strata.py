@@ -1,11 +1,11 @@
 """How many rows of each stratum to read, and which.
 
 A stratum is some rows, of which m out of n are read: a simple random sample. Where many strata matter little, each is
-visited with a chance π only. How many rows to take follows from what is known of strata before (Neyman, 1934): nS for
-what rows of one differ by, and ‖Y‖ for what leaving it out adds. That may be wrong: it decides how much is read, and
-may make an answer less sure, but never more.
+visited with a chance π only. How many rows to take follows from prior estimates for strata (Neyman, 1934): nS for how
+rows of one differ, and ‖Y‖ for what leaving it out adds. These may be wrong: they decide how much is read, and may make
+an answer less certain, but never make it look more certain.
 
-What the rows say that were read is in sampling.py. Does not know where rows lie (index/strata.py).
+Estimates from the rows that were read are made in sampling.py. Does not know where rows lie (index/strata.py).
 
 Shapes: b queries, l strata, s strata that were visited, r rows that were read, stratum by stratum.
 """
@@ -26,10 +26,10 @@ Counts = npt.NDArray[np.int64]
 
 LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a variance
 FEW = 16  # rows of a stratum, of which several are summed at once
-VISIT = 2.0  # rows take as long to be read as it takes to go to a stratum
-EVENLY = 0.1  # of the rows are spread over all strata by their sizes, whatever is known of these
-TRIES, STEPS = 6, 9  # to take no more rows than may be, and hardly more than needed
-NEARLY = 0.93  # of the variance that is wanted, from which on no fewer rows are looked for
+VISIT = 2.0  # rows that can be read in the time that going to a stratum takes
+EVENLY = 0.1  # this share of the rows is spread over all strata by their sizes, whatever is estimated
+TRIES, STEPS = 6, 9  # searches for no more rows than allowed, and for hardly more than needed
+NEARLY = 0.93  # from this share of the wanted variance on, the search for fewer rows ends
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,29 +52,29 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Strata:
-    """What is thought of strata, for each of some queries that ask one draw, before any row is read."""
+    """Estimates for strata before any row is read, for each of the queries that share one draw."""
 
     counts: Counts  # (l,), n
     within: Floats  # (b, l), (nS)²: n² times the variance of y among the rows of each
     between: Floats  # (b, l), ‖Y‖²: the squared sum of y over each
     most: Floats  # (l,), the share of its rows from which on all are read
     ahead: Counts | None = None  # (l,), how many rows lie before those in random order
-    shuffled: Counts | None = None  # (l,), how many rows of each lie in random order; none where nobody knows
+    shuffled: Counts | None = None  # (l,), how many rows of each lie in random order; none where that is unknown
 
     @property
     def is_sound(self) -> npt.NDArray[np.bool_]:
-        """Whether these are numbers that sizes can follow from, (b,); beyond float64 they are none."""
+        """Whether sizes can be computed from these numbers, (b,); where they overflow float64, they cannot."""
         found: npt.NDArray[np.bool_] = np.isfinite(self.within.sum(1) + MOST * self.between.sum(1))
         return found
 
     def of(self, queries: npt.NDArray[Any]) -> "Strata":
-        """What is thought of them for some of the queries."""
+        """The estimates for some of the queries."""
         return replace(self, within=self.within[queries], between=self.between[queries])
 
     def sizes(self, rows: float, goals: Floats | None = None) -> Sizes:
-        """How to take about so many rows; those of strata of which all are read come on top.
+        """How to sample about this many rows, not counting strata that are read whole.
 
-        A query counts the more, the smaller the variance that it is to have, (b,).
+        The smaller a query's goal for its variance, (b,), the more it counts.
         """
         shares = np.ones(len(self.within)) if goals is None else 1.0 / goals
         within, between = shares @ self.within, shares @ self.between
@@ -89,7 +89,7 @@ class Strata:
         return Sizes(chances, np.where((chances == 1.0) & (some > self.most * counts), counts, some).astype(np.int64))
 
     def variance(self, sizes: Sizes) -> Floats:
-        """The two parts of V, (b, 2), as they are thought to be."""
+        """The two parts of V, (b, 2), as estimated before reading."""
         there = sizes.chances > 0
         left = there * (1.0 - sizes.rows / np.maximum(self.counts, 1)) / np.maximum(sizes.rows, 1)
         missed = there * (1.0 / np.where(there, sizes.chances, 1.0) - 1.0)
@@ -98,15 +98,15 @@ class Strata:
         return found
 
     def alone(self, rows: float) -> Floats:
-        """What V is thought to be for each query by so many rows, if it were the only one, (b,)."""
+        """The V expected for each query from this many rows if it were the only query, (b,)."""
         each = (self.of(np.array([number])) for number in range(len(self.within)))
         return np.array([one.variance(one.sizes(rows)).sum() for one in each]) + np.finfo(np.float64).tiny
 
     def enough(self, goals: Floats, most: float, *, also: "tuple[Strata, Floats]") -> "tuple[Sizes, Floats]":
-        """The fewest rows, at most about `most`, by which V is thought to be no larger than (b,) goals.
+        """The fewest rows, at most about `most`, with which V is expected to be no larger than (b,) goals.
 
-        V of others is to be no larger than theirs as well. What is larger comes with it, as a share of its goal, (b,):
-        above 1 for queries that would need more rows than that, which do not count.
+        The strata and goals in `also` are to be met too. Returned beside the sizes is V relative to its goal, the
+        larger of the two, (b,): infinite for queries that would need more rows than allowed, which do not count.
         """
         pool = np.ones(len(goals), np.bool_)
         for _ in range(TRIES):
@@ -133,7 +133,7 @@ class Strata:
         return sizes, np.where(reached & (sizes.expected <= most), ratios, np.inf)
 
     def _at_most(self, most: float, goals: Floats) -> tuple[float, Sizes]:
-        """How many rows may be taken, those of strata that are read whole included."""
+        """How many rows may be taken, including those of strata that are read whole."""
         rows, sizes = most, self.sizes(most, goals)
         for _ in range(TRIES):
             if sizes.expected <= most:
@@ -143,18 +143,18 @@ class Strata:
         return rows, sizes
 
     def _over(self, sizes: Sizes, goals: Floats, also: "tuple[Strata, Floats]") -> Floats:
-        """How large V is thought to be beside the goals, (b,)."""
+        """The expected V relative to the goals, the larger of the two, (b,)."""
         pairs = ((self, goals), also)
         found: Floats = np.max([one.variance(sizes).sum(1) / allowed for one, allowed in pairs], axis=0)
         return found
 
     def scaled(self, factors: Floats) -> "Strata":
-        """What is thought of them once both turned out to be too little or too much by these factors, (b, 2)."""
+        """The estimates with both parts multiplied by these factors, (b, 2)."""
         return replace(self, within=self.within * factors[:, :1], between=self.between * factors[:, 1:])
 
 
 def _between(low: float, over: float, high: float, under: float) -> float:
-    """How many rows may give hardly less than 1, where `low` give more and `high` less; V falls like their power."""
+    """A number of rows that may give just below 1, between `low`, which gives more, and `high`, which gives less."""
     if not (math.isfinite(over) and under > 0):
         return math.sqrt(low * high)
     share = math.log(over / NEARLY) / math.log(over / under)
@@ -164,7 +164,7 @@ def _between(low: float, over: float, high: float, under: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Rows that were drawn: of each stratum that was visited, different ones."""
+    """Drawn rows: different ones of each visited stratum."""
 
     strata: Counts  # (s,), rising
     counts: Counts  # (s,), n
@@ -236,7 +236,7 @@ class Draw:
 
     @cached_property
     def factors(self) -> tuple[Floats, Floats]:
-        """What squares about the mean of each stratum, and squared sums, are multiplied with, (s,) each."""
+        """The factors of squares about the mean of each stratum, and of squared sums, (s,) each."""
         left = np.where(self.sizes > 1, (1.0 - self.sizes / self.counts) / np.maximum(self.sizes - 1, 1), 0.0)
         share = (self.counts / self.sizes) ** 2
         return share * self.sizes * left / self.chances, share * (1.0 - self.chances) / self.chances**2

@@ -1,4 +1,4 @@
-"""Weights times values in float32, as exact as anybody can see.
+"""Weights times values in float32, with errors too small to show in the answer.
 
 BLAS is three times as fast in float32 as NumPy is in float64, and adds up in an order of its own. What it rounds must
 not carry a mean past the outermost value. It does not
@@ -24,13 +24,13 @@ from softkv.maths.library import Array, Library
 from softkv.maths.weighting import Weights
 
 RUN = 1024  # rows that one float32 may add up
-LIGHT = 2.0**-36  # the share of the mass that rows may have together which are not heavy
+LIGHT = 2.0**-36  # the share of the mass that all rows that are not heavy may have together
 SPARSE = 16  # heavy rows are summed by themselves where at most one row in so many is
-FAR = 2.0**11  # times its length that values may lie from a mean so that light ones move it by less than rounding does
+FAR = 2.0**11  # values within this many lengths of a mean, if light, move it by less than rounding does
 WITNESSES = 256  # rows that are to enclose a mean
 DOUBLED = 1 << 17  # numbers that are copied to float64 at once, which stay in the cache
 
-Reach = Callable[[Array], Array | None]  # at least how far values are from means, None where they are to be read
+Reach = Callable[[Array], Array | None]  # an upper bound of how far values are from means; None: read them
 
 
 def summed(weights: Weights, array: Array, reach: Reach) -> tuple[Array, Array]:

@@ -154,7 +154,7 @@ def _shared(given: object, device: torch.device | None) -> torch.Tensor:
 
 
 def _tracked(*arrays: Array | float) -> bool:
-    """Whether a gradient may want the old numbers."""
+    """Whether a gradient may need the old numbers."""
     return torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in arrays)
 
 

@@ -5,7 +5,7 @@ before it: disk/ (bytes made durable), filters/ (what is asked of payloads and v
 protocol/ (how one commit is read and the next one made); threads.py and closing.py; store.py (all of it
 joined), repairing.py.
 
-Public names are looked up on first use: who only asks whether a store is served loads nothing else.
+Public names are looked up on first use, so that asking whether a store is served loads nothing else.
 
 Does not know about queries, scores or weights.
 

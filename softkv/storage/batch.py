@@ -39,7 +39,7 @@ Content = tuple[str | None, str | None, str | None]  # embedded text, value text
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What became of a batch: the rows and numbers of its new items, and how many keys were replaced or passed over."""
+    """The result of adding a batch: rows and numbers of its new items, and how many keys were replaced or ignored."""
 
     first_row: int
     first_number: int
@@ -56,7 +56,7 @@ class Batch:
     keys: list[str | None]
     encoded: list[bytes | None]
     vectors: Matrix
-    values: npt.NDArray[Any]  # empty for labels, whose codes the store gives
+    values: npt.NDArray[Any]  # empty for labels, whose codes the store assigns
     labels: list[str] | None
     contents: list[Content] | None
 
@@ -76,7 +76,7 @@ class Batch:
         )
 
     def folded(self, *, last: bool) -> "Batch":
-        """The batch as if its items came one at a time: of a key that stands twice, the last or the first counts."""
+        """The batch with each key once: of the items with the same key, the last or the first is kept."""
         chosen: dict[object, int] = {}
         for position, key in enumerate(self.keys):
             name = position if key is None else key
@@ -96,7 +96,7 @@ def checked(
     layout: Layout | None,
     kind: ValueKind | None = None,
 ) -> Batch:
-    """Check a batch against the layout of the store, or find out the layout where there is none yet."""
+    """Check a batch against the layout of the store, or derive the layout where there is none yet."""
     matrix = _matrix(vectors, "key vector", layout.key_width if layout else None)
     count = len(matrix)
     if count == 0:
@@ -126,7 +126,7 @@ def checked(
 
 
 def checked_key(key: object, name: str = "the key") -> bytes:
-    """The UTF-8 form of a key, or why this cannot be one."""
+    """The UTF-8 form of a key; an error where this cannot be one."""
     if not isinstance(key, str):
         raise KeyTextError(f"{name} is a {type(key).__name__}, not a text")
     if key.startswith("#"):
@@ -147,7 +147,7 @@ def keys_among(texts: Sequence[str]) -> list[str]:
 
 
 def _are_plain(keys: Sequence[Any]) -> bool:
-    """Whether nothing speaks against any of them, as is usual: to look at each takes twenty times as long."""
+    """Whether all keys are certainly valid, as is usual: checking them one by one takes twenty times as long."""
     try:
         text = "".join(keys)
     except TypeError:
@@ -163,7 +163,7 @@ def _can_be_key(text: str) -> bool:
 
 
 def checked_name(given: object, what: str = "the name of an index file") -> str:
-    """The name of an index file, or of a batch, or why this cannot be one."""
+    """The name of an index file or of a batch; an error where it cannot be one."""
     if not isinstance(given, str):
         raise InputError(f"expected {what} as a text, got {type(given).__name__}.")
     with suppress(UnicodeEncodeError):
@@ -267,7 +267,7 @@ def _numbers(given: Any) -> npt.NDArray[np.float64]:
     array = _real(given, "value")
     if array.ndim != 1:
         raise ShapeError(f"values have shape {array.shape}; a store of numbers takes one number per item")
-    # Integers among floats, or too large for one signed type, are rounded by NumPy without a word: so look at the list.
+    # Integers among floats, or too large for one signed type, are silently rounded by NumPy, so the list is checked.
     listed = given if isinstance(given, (list, tuple)) else ()
     integers = [int(one) for one in listed if isinstance(one, (int, np.integer))]
     if array.dtype.kind in "iu" and array.size:
@@ -349,14 +349,14 @@ def checked_settings(settings: Mapping[str, Any]) -> str:
 
 
 def checked_json(payload: Any, name: str) -> str:
-    """A payload, or what else is kept as JSON, in the form that gives the same back."""
+    """A payload, or other JSON to be kept, as JSON text that reads back unchanged."""
     waiting, seen = [(payload, 1)], 0
     while waiting:
         value, depth = waiting.pop()
         seen += 1
         if depth > DEEPEST_PAYLOAD:
             raise PayloadError(f"{name} is nested deeper than {DEEPEST_PAYLOAD} levels")
-        if seen > LONGEST_PAYLOAD:  # every value takes a byte; lists that share their parts may hold billions of them
+        if seen > LONGEST_PAYLOAD:  # every value takes a byte; lists with shared parts may hold billions
             raise PayloadError(
                 f"{name} has more than {LONGEST_PAYLOAD:,} values; {LONGEST_PAYLOAD:,} bytes is the most"
             )

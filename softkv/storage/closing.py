@@ -1,4 +1,4 @@
-"""What is closed at the end of a block, or else when nobody holds it any more."""
+"""Objects that are closed at the end of a block, or else when they are no longer referenced."""
 
 from abc import ABC, abstractmethod
 from typing import TypeVar
@@ -9,11 +9,11 @@ Own = TypeVar("Own", bound="Closing")
 class Closing(ABC):
     """A context manager that closes itself."""
 
-    _closed = True  # until all is there
+    _closed = True  # until it is fully constructed
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what is held; once is enough."""
+        """Release what is held; calling it again does nothing."""
 
     def __enter__(self: Own) -> Own:
         return self

@@ -1,4 +1,4 @@
-"""What lies where in a store: the names of its files, the widths of its rows.
+"""The layout of a store: the names of its files, the widths of its rows.
 
 Does not touch the disk.
 """
@@ -14,11 +14,11 @@ from softkv.kinds import ValueKind as ValueKind
 
 FORMAT = 3  # the number of the format that this code writes
 CATALOG, INDEX = "catalog.sqlite", "index"
-BACKUP = "BACKUP"  # the file by which a backup is known, so that only a backup writes to it
-RESTORED = "RESTORED"  # the file that says of which stores this one was restored
+BACKUP = "BACKUP"  # the file that marks a backup, which only another backup may write to
+RESTORED = "RESTORED"  # the file that lists the stores from which this one was restored
 GENERATION_NAME = re.compile(r"generation-([0-9]{6,18})\Z")
-WINDOW = 1 << 20  # bytes of rows under one checksum in formats 1 and 2, and those that are compared after a crash
-GRANULE = 1 << 14  # bytes of rows under one checksum in new generations
+WINDOW = 1 << 20  # bytes of rows that one checksum covers in formats 1 and 2, and that are compared after a crash
+GRANULE = 1 << 14  # bytes of rows that one checksum covers in new generations
 WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an attack
 
 Matrix = npt.NDArray[np.float32]
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def norms(self) -> RowShape:
-        """The rows of norms.f32: derived from the keys, so never a reason to lose anything."""
+        """The rows of norms.f32: derived from the keys, so their damage costs no item."""
         return RowShape("norms", "norms.f32", "<f4", 1)
 
     @property

@@ -1,4 +1,4 @@
-"""Save what is good of a damaged store: write the rows that check out to a new one, in their order.
+"""Save the undamaged part of a store: write the rows whose checksums are right to a new one, in their order.
 
 Never touches the old store, and never guesses: a row with one doubtful byte stays behind, and its item is named.
 """
@@ -26,12 +26,12 @@ _BATCH = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """What was saved: the report on the old store, and how many items were good and how many were not.
+    """The result of a repair: the report on the old store, and how many items were good and how many were not.
 
     `missing` has the key or `#<number>` of each item that was lost, or the number of its row where the catalog does not
-    say what lay there. There are fewer than were lost where the catalog does not even say which rows there were. The
-    damaged store had so many `rows`, those of deleted and replaced items included. Numbers of items without a key are
-    as they were up to `same_numbers`, and anew from there on.
+    name the item. It has fewer than were lost where the catalog does not even know which rows there were. `rows` counts
+    the rows of the damaged store, including deleted and replaced items. Items without a key keep their numbers up to
+    `same_numbers`, and get new ones from there on.
     """
 
     report: Report
@@ -77,7 +77,7 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
 
 
 def _names(roster: Roster, rows: Rows) -> list[str | int]:
-    """What the items in these rows are called; the number of the row where its record is damaged or missing."""
+    """The names of the items in these rows; the row number where the record is damaged or missing."""
     if not len(rows):
         return []
     if len(rows) <= _BATCH:
@@ -91,7 +91,7 @@ def _names(roster: Roster, rows: Rows) -> list[str | int]:
 
 
 def _any_there(roster: Roster, rows: Rows) -> bool:
-    """Whether the catalog has any of these rows, if they lie together: of those that it lacks there may be millions."""
+    """Whether the catalog has any of these rows, which are consecutive: it may lack millions."""
     first, last = int(rows[0]), int(rows[-1]) + 1
     if last - first > len(rows):
         return True

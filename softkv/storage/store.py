@@ -79,12 +79,12 @@ class Store(Closing):
 
     @staticmethod
     def erase(path: Path) -> None:
-        """Remove a store that nobody writes to; readers keep what they have open."""
+        """Remove a store that has no writer; readers keep what they have open."""
         opening.erase(opening.directory_of(path), force=False)
 
     @staticmethod
     def move(path: Path, target: Path) -> None:
-        """Rename a store that nobody has open, to where nothing is."""
+        """Rename a store that is not open anywhere, to a path where nothing is."""
         opening.move(opening.directory_of(path), opening.directory_of(target))
 
     # Reading
@@ -97,7 +97,7 @@ class Store(Closing):
 
     @property
     def commit(self) -> int:
-        """The number of the newest commit, for which every call looks."""
+        """The number of the newest commit, looked up on every call."""
         return self._current().commit
 
     @property
@@ -112,7 +112,7 @@ class Store(Closing):
 
     @property
     def unfinished(self) -> Begun | None:
-        """How far the rebuild is that was begun and is not finished; None when there is none."""
+        """The progress of a rebuild that was begun and is not finished; None when there is none."""
         with self._lock:
             self._current()
             return begun(self._catalog)
@@ -124,7 +124,7 @@ class Store(Closing):
         return key in self._current()
 
     def __getattr__(self, name: str) -> Any:
-        """What a snapshot has under this name, of the newest commit: of a method, that of when it is called."""
+        """The attribute of this name of a snapshot of the newest commit; methods use the newest commit when called."""
         if name.startswith("_"):
             raise AttributeError(name)
         if not callable(getattr(Snapshot, name, None)):
@@ -182,13 +182,13 @@ class Store(Closing):
             return writer.append(batch, on_conflict, settings, stamp)
 
     def append_nothing(self, stamp: Stamp | None) -> Added:
-        """What a batch adds that turned out to be of no items; noted under its name, if it has one."""
+        """The result of a batch that turned out to have no items; recorded under its name, if it has one."""
         writer = self._require_writer()
         with self._lock:
             return self.recorded(stamp) or writer.append_nothing(stamp)
 
     def recorded(self, stamp: Stamp | None) -> Added | None:
-        """What became of a batch that was added under this name; `BatchMismatch` when it had other content."""
+        """The result of a batch that was added under this name; `BatchMismatch` when it had other content."""
         done = self._recorded(stamp, 5)
         return None if done is None else Added(*done)
 
@@ -226,7 +226,7 @@ class Store(Closing):
         index: Mapping[str, Content] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Leave the dead rows behind, in a new generation. Readers are not disturbed.
+        """Copy the live rows to a new generation, without the dead ones. Readers are not disturbed.
 
         With `order`, which names each live row once, they lie in this order in it, also when none is dead; the order
         of the items stays. `index` names files that describe it: they are there with it or not at all. `progress` is
@@ -242,7 +242,7 @@ class Store(Closing):
             put_index(self._require_writer(), name, content, instead_of)
 
     def drop_index(self, name: str | None = None) -> None:
-        """Forget an index file, or all of them; who was handed one may still read it."""
+        """Forget an index file, or all of them; one that was already handed out can still be read."""
         with self._lock:
             drop_index(self._require_writer(), name)
 
@@ -268,12 +268,12 @@ class Store(Closing):
             abandon(self._require_writer())
 
     def set_apart(self) -> None:
-        """Let a copy of a store go on beside it: with draws of its own, and batches that only the first counts."""
+        """Make a copy of a store a separate one: with its own random draws, and batches that only the first counts."""
         with self._lock:
             set_apart(self._require_writer())
 
     def _switched(self) -> None:
-        """After a switch to a new generation: the view of the old one goes, and with it what held its files."""
+        """Drop the view of the old generation after a switch to a new one, and with it the references to its files."""
         self._require_writer().remove_retired()
 
     def require_writable(self) -> None:
@@ -298,11 +298,11 @@ class Store(Closing):
         """Copy the store as of its newest commit into a new directory, or into an earlier backup of it."""
         self._current()
         if self._writer is not None:
-            require_held(self._writer.lock)  # or another copy may lie there now
+            require_held(self._writer.lock)  # else another copy may be there now
         return backup(self.path, target, force=force, progress=progress, known=self._committed.head)
 
     def close(self) -> None:
-        """Finish. What was acknowledged is on the disk already; this only tidies up."""
+        """Close the store. What was acknowledged is on the disk already; this only tidies up."""
         if self._lock.is_inherited():
             self._closed = True  # the parent's files are the parent's to close
             return

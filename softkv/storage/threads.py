@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
-    """Run jobs in threads beside the block. However it ends, they have ended by then, and can be asked for results.
+    """Run jobs in threads beside the block. However the block ends, they have ended by then, and have results.
 
     Not a ThreadPoolExecutor: an interrupt while its threads start, or while their end is waited for, leaves them at
     work, and a row that is written late may cover a row of the next batch. Here nothing begins before all threads are
@@ -50,7 +50,7 @@ def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
 
 
 def _outlast(running: "Sequence[Future[Result]]") -> None:
-    """Wait for all, also when interrupted while waiting: then the interrupt goes on afterwards."""
+    """Wait for all jobs, even when interrupted while waiting: the interrupt is raised again afterwards."""
     try:
         wait(running)
     except BaseException:
@@ -73,7 +73,7 @@ class OwnLock:
 
     def require_own_process(self) -> None:
         """Refuse to work in a child."""
-        if os.getpid() != self._process:  # `is_inherited`, spelled out: every read comes by here several times
+        if os.getpid() != self._process:  # `is_inherited`, inlined: every read calls this several times
             raise HandleForked(
                 f"{self._path} was opened by process {self._process}, and this is its child {os.getpid()}. "
                 "A handle does not survive a fork: open the store again in this process."

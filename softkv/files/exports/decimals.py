@@ -1,7 +1,7 @@
 """float32 numbers as decimals that are short and come back exactly.
 
-float32 → decimal → float64 → float32 rounds twice, and shortest float32 digits alone do not promise that the second
-rounding ends where it began. So each decimal is tried here as it will be read: rounded in float64, and cast.
+float32 → decimal → float64 → float32 rounds twice, and the shortest float32 digits alone do not guarantee that the
+second rounding returns the same number. So each decimal is tried here as it will be read: rounded in float64 and cast.
 
 A number that is not finite has no decimal; stores hold none.
 """
@@ -44,7 +44,7 @@ def _decimals(matrix: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.b
     exponents = (np.ascontiguousarray(matrix).view(np.uint32) >> 23) & 255
     exact = matrix.astype(np.float64)
     decimals, found = exact.copy(), np.zeros(matrix.shape, np.bool_)
-    for power in (_FINE[exponents], _COARSE[exponents]):  # the coarser later, so that it wins
+    for power in (_FINE[exponents], _COARSE[exponents]):  # the coarser one last, so that it is preferred
         tried = np.rint(exact * power) / power
         same = (tried.astype(np.float32) == matrix) & (power <= _EXACT)
         decimals, found = np.where(same, tried, decimals), found | same

@@ -4,8 +4,8 @@ Columns key, text, value, vector and payload, as far as they are needed: `text` 
 embedded, `vector` (a JSON list) where not all items are texts that were embedded. Values are numbers, texts, or JSON
 lists; payloads are JSON.
 
-A table has no header of ours: settings, what was learned and the embeddings of values stay behind, so there is no
-reading a store from one. What a cell cannot say is refused before anything is written.
+A table has no header of ours: settings, what was learned and the embeddings of values are not in it, so no store can be
+read from one. What a cell cannot hold is refused before anything is written.
 """
 
 import csv
@@ -23,7 +23,7 @@ from softkv.storage import Snapshot
 
 
 class TextsNotCarried(UserWarning):
-    """Texts that were embedded do not come along, since other items are bare vectors."""
+    """Texts that were embedded are not exported, since other items are bare vectors."""
 
 
 def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
@@ -92,6 +92,6 @@ def _cells(portion: Portion, name: str) -> Iterable[Any]:
 
 
 def options(columns: list[str], kind: str | None) -> dict[str, str]:
-    """What `db.load` has to be told to read the same items from a table with these columns."""
+    """The arguments with which `db.load` reads the same items from a table with these columns."""
     named = {"text": "text"} if "text" in columns else {}
     return named if kind in (None, ValueKind.of_first(worded=False)) else {**named, "kind": str(kind)}

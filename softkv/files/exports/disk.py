@@ -1,7 +1,7 @@
 """One regular file: read as it is, or written whole or not at all.
 
-A file is written under another name beside its own, synced, and given its name last. A failure of the operating
-system leaves here as an error of ours.
+A file is written under another name in the same directory, synced, and given its name last. A failure of the operating
+system is raised as an error of ours.
 
 Does not know what the bytes mean.
 """
@@ -22,7 +22,7 @@ _BUFFER = 1 << 20
 
 
 class _RegularFile(io.FileIO):
-    """A file whose failures are errors of ours, apart from what its user's own code raises meanwhile."""
+    """A file whose failures are errors of ours; errors from the caller's own code are unchanged."""
 
     def __init__(self, descriptor: int, mode: str, path: str) -> None:
         super().__init__(descriptor, mode)
@@ -47,7 +47,7 @@ def place(path: str | os.PathLike[str]) -> str:
 
 
 def require_free(path: str, *, store: str | None, force: bool) -> None:
-    """Refuse a target that cannot be, is there already, or lies among the files of the store, if these are here."""
+    """Refuse a target that is impossible, exists already, or lies in the store's directory, if that is local."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise StoreNotFound(f"{folder} is not a directory, so {os.path.basename(path)} cannot be written there")
@@ -62,7 +62,7 @@ def require_free(path: str, *, store: str | None, force: bool) -> None:
 
 
 def _lies_in(folder: str, store: str) -> bool:
-    """Whether a folder is the store's or below it, whatever either is called."""
+    """Whether a folder is the store's or below it, even under another name."""
     with files.translating(f"cannot look at {store}"):
         while not os.path.samefile(folder, store):
             above = os.path.dirname(folder)
@@ -74,7 +74,7 @@ def _lies_in(folder: str, store: str) -> bool:
 
 @contextmanager
 def written(path: str, *, force: bool) -> Iterator[BinaryIO]:
-    """A new file to write to. It gets its name when all went well, and otherwise nothing is left of it."""
+    """A new file to write to. It gets its name when the block succeeds, and otherwise it is removed."""
     folder = os.path.dirname(path)
     temporary = os.path.join(folder, f".softkv-export-{secrets.token_hex(8)}")
     raw = _RegularFile(files.create_file(temporary), "wb", path)
@@ -85,7 +85,7 @@ def written(path: str, *, force: bool) -> Iterator[BinaryIO]:
             file.flush()
             files.sync(raw.fileno(), path)
         finally:
-            raw.close()  # and not `file`, which would try once more to write what could not be written
+            raw.close()  # not `file`, which would try again to write what could not be written
         _name(temporary, path, force=force)
     except BaseException:
         with suppress(OSError):
@@ -96,14 +96,14 @@ def written(path: str, *, force: bool) -> Iterator[BinaryIO]:
 
 @contextmanager
 def nameless() -> Iterator[BinaryIO]:
-    """A new file to write to and read again, which is gone when it is closed, however its process ends."""
+    """A new file without a name, to write to and read again; it is gone when closed, however the process ends."""
     try:
         with tempfile.TemporaryFile(prefix="softkv-", buffering=0) as made:
             descriptor = os.dup(made.fileno())
     except OSError as error:
         raise files.translated(error, "cannot make a temporary file") from error
     with _RegularFile(descriptor, "wb", "a temporary file") as raw:
-        file = io.BufferedWriter(raw, _BUFFER)  # held here: it closes the other when nobody does
+        file = io.BufferedWriter(raw, _BUFFER)  # referenced here, since it closes `raw` when it is no longer used
         yield file
 
 
@@ -118,7 +118,7 @@ def _name(temporary: str, path: str, *, force: bool) -> None:
 
 
 def _linked(temporary: str, path: str) -> bool:
-    """Give a file its name unless that is taken, in one step; False where the file system cannot do that."""
+    """Give a file its name in one step, unless the name is taken; False where the file system cannot do that."""
     try:
         os.link(temporary, path)
     except FileExistsError:

@@ -23,8 +23,8 @@ def export(
     """Write all live items and the settings of a snapshot to a new file; returns how many items.
 
     The format is that of the suffix (.jsonl, .parquet, .npz, or .csv, which holds items alone).
-    The file appears when it is whole and on the disk; what fails leaves nothing. A file that is there already is
-    replaced only with `force`. `settings` are written in the place of those of the snapshot, and `files` along with
+    The file appears when it is complete and on the disk; a failure leaves nothing. A file that exists already is
+    replaced only with `force`. `settings` are written instead of those of the snapshot, and `files` along with
     them: named bytes, which a load puts into its store as index files. Index files of the store are not looked for.
     `progress` is called with the items done and all there are.
     """

@@ -1,6 +1,6 @@
-"""What a file says of itself before its first item: format number, kind, widths, number of items, settings, files.
+"""The header of a file, before its first item: format number, kind, widths, number of items, settings, files.
 
-Every format carries the same header, as JSON. Nothing is sized by it that the file does not bear out.
+Every format carries the same header, as JSON. No memory is allocated by it that the file's own size does not justify.
 
 Files are named bytes that belong to the settings and do not depend on the order of the rows. A header with files has
 format 2; one without has format 1, which older code reads.
@@ -20,7 +20,7 @@ from softkv.storage.batch import checked_name, checked_settings
 
 FORMAT = 2  # the highest number of the formats that this code reads and writes
 MOST_CARRIED = 45 << 20  # bytes of all files together, which take a third more in the header
-LONGEST_HEADER = 1 << 26  # bytes; as pyarrow writes it, Parquet reads no longer one
+LONGEST_HEADER = 1 << 26  # bytes; pyarrow reads no longer one from Parquet
 _SUSPECT, _MOST_PARTS = 1 << 22, 1 << 20  # bytes from which on values are counted; settings have fewer
 _NAMES = ["format", "items", "key_width", "kind", "settings", "value_width"]
 
@@ -72,7 +72,7 @@ class Header:
         if sorted(fields) != expected:
             raise BadRecord(f"{place}: the header has the fields {sorted(fields)}, not {expected}")
         if not _is_count(fields["items"]):
-            raise BadRecord(f"{place}: items is {fields['items']!r}, which counts nothing")
+            raise BadRecord(f"{place}: items is {fields['items']!r}, which is not a number of items")
         try:
             checked_settings(fields["settings"])
             layout, files = _layout(fields), _files(fields.get("files", {}))

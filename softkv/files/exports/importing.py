@@ -1,7 +1,7 @@
 """Read a store from one file.
 
-What a file holds is believed no more than what a caller gives: everything goes through the checks of the store. This
-file only says where in the file the mistake is.
+The content of a file is checked like the arguments of a caller, by the store itself. This module only says where in the
+file the mistake is.
 """
 
 import os
@@ -77,7 +77,7 @@ def _unless_absent(column: list[Any]) -> list[Any] | None:
 
 
 def _culprit(portion: Portion, layout: Layout | None, error: InputError) -> tuple[int, str]:
-    """Which item of a refused batch is to blame, and for what; found by asking about each alone."""
+    """Which item of a refused batch is wrong, and why; found by checking each alone."""
     for position in range(len(portion)):
         try:
             _offer(checked, portion.one(position), layout=layout)

@@ -1,6 +1,6 @@
-"""JSON lines: a header, then one object per item. For eyes, text tools and programs in any language.
+"""JSON lines: a header, then one object per item. For reading by people, text tools and programs in any language.
 
-What one line can cost is bounded. The lines of other formats (npz.py) are written and read here too.
+The cost of one line is bounded. The lines within other formats (npz.py) are written and read here too.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
@@ -23,7 +23,7 @@ from softkv.storage.batch import LONGEST_PAYLOAD
 from softkv.storage.layout import WIDEST
 
 LONGEST_LINE = 1 << 28  # characters; the longest item a store can hold fits, were every character of it escaped
-_SUSPECT = 1 << 22  # characters from which on a line is looked at before it is read
+_SUSPECT = 1 << 22  # characters from which on a line is checked before it is parsed
 _MOST_PARTS = 2 * WIDEST + LONGEST_PAYLOAD + 100  # numbers, names and texts in one line
 _OBJECT = "one object per line"
 _CUT = f"{_OBJECT}. The file may have been cut off here."
@@ -60,7 +60,7 @@ def as_json(column: Any) -> Iterable[str | None]:
 
 
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
-    """What a file holds; its items are read as they are asked for."""
+    """The header and the items of a file; items are read as they are needed."""
     first = file.readline(LONGEST_HEADER + 1)
     header = Header.parse(first, f"{path}, line 1")
     return header, _portions(lines_in(file, path, begun=len(first)), header)
@@ -90,9 +90,9 @@ def columns(
     widths: Mapping[str, int] = _NO_WIDTHS,
     first: int = 1,
 ) -> Iterator[tuple[int, dict[str, list[Any]]]]:
-    """The fields of `count` objects, as columns of as many as are held at once, and the number of the first of them.
+    """The fields of `count` objects, as columns of as many as are held at once, with the number of the first of these.
 
-    No others than these fields may be there, and nothing may follow. Those that have a width become vectors.
+    Other fields are refused, and so is anything after the last object. Fields that have a width become vectors.
     """
     held: list[tuple[Any, ...]] = []
     absent = {name: None if name in portions.names(None) else notation.MISSING for name in names}
@@ -111,7 +111,7 @@ def columns(
 
 
 def _lines(source: Source, count: int, place: Place, first: int) -> Iterator[tuple[str, str]]:
-    """The lines that are expected, with their places; nothing may follow them."""
+    """The lines that are expected, with their places; anything after them is an error."""
     name, found = source.refusals.name, numbered(source, first=first, longest=LONGEST_LINE)
     for number in range(count):
         _, line = next(found, (0, ""))

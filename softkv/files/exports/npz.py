@@ -29,7 +29,7 @@ from softkv.storage.layout import Rows
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors", "values", "items.jsonl", "labels.jsonl"
 
-Piece = tuple[bytes | memoryview, int]  # of a member, and how many items it is about
+Piece = tuple[bytes | memoryview, int]  # bytes of a member, and how many items they hold
 
 
 def place(number: int) -> str:
@@ -59,7 +59,7 @@ def _members(snapshot: Snapshot, header: Header) -> Iterator[tuple[str, Iterator
     layout = snapshot.layout
     if layout is None:
         return
-    seen: dict[int, int] = {}  # codes of labels in the order in which they occur: those of dead items leave no trace
+    seen: dict[int, int] = {}  # codes of labels in the order in which they occur; without those of dead items alone
 
     def values(rows: Rows) -> npt.NDArray[Any]:
         found = snapshot.values(rows)
@@ -91,7 +91,7 @@ def _lines(snapshot: Snapshot, fields: list[str]) -> Iterator[Piece]:
         yield b"".join(jsonl.written({name: portion.columns[name] for name in fields})), len(portion)
 
 
-# What is in a file
+# The content of a file
 
 
 def _arrays(layout: Layout, items: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -117,7 +117,7 @@ def _expected(layout: Layout | None) -> set[str]:
 
 
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
-    """What a file holds; its items are read as they are asked for, once all of it is known to be sound."""
+    """The header and the items of a file; items are read as they are needed, once the whole file is checked."""
     refusals = Refusals(path)
     with sound(refusals):
         archive = archive_in(file)
@@ -170,7 +170,7 @@ def _portions(archive: zipfile.ZipFile, refusals: Refusals, header: Header) -> I
 
 
 def _opened(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...], dtype: str, refusals: Refusals) -> Array:
-    """A member behind its array's header, which must say what the store's header says, and be borne out by its size."""
+    """A member behind its array's header, which must agree with the header of the export and with the member's size."""
     array = array_in(archive, name, refusals)
     scattered = array.columns_first and len(shape) > 1
     if (array.shape, array.dtype.str) != (shape, dtype) or scattered:

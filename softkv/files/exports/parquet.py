@@ -3,7 +3,7 @@
 Columns key, text, value, vector, value_vector (of texts) and payload (as JSON); the header stands in the metadata of
 the schema under "softkv". Written and read a few thousand items at a time.
 
-How much memory a damaged or hostile file can claim is up to pyarrow, one page of the file at a time.
+How much memory a damaged or hostile file can use is limited only by pyarrow, one page of the file at a time.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress
 
 @contextmanager
 def _failing(arrow: Any) -> Iterator[None]:
-    """Around everything that pyarrow writes: its errors leave as ours."""
+    """Wrap everything that pyarrow writes: its errors are raised as ours."""
     try:
         yield
     except arrow.ArrowException as error:
@@ -86,7 +86,7 @@ def _array(arrow: Any, portion: Portion, field: Any) -> Any:
 
 
 def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
-    """What a file holds; its items are read as they are asked for."""
+    """The header and the items of a file; items are read as they are needed."""
     refusals = Refusals(path)
     with foreign.sound(refusals):
         table = foreign.table_in(file)
@@ -101,7 +101,7 @@ def read(file: BinaryIO, path: str) -> tuple[Header, Iterator[Portion]]:
 
 
 def _require_schema(found: Any, expected: Any, refusals: Refusals) -> None:
-    """Refuse columns that are missing, unknown, twice there or of another type, before any is read."""
+    """Refuse columns that are missing, unknown, duplicate or of another type, before any is read."""
     if sorted(found.names) != sorted(expected.names):
         raise refusals.fatal(f"has the columns {found.names}; expected {expected.names}")
     for field in expected:

@@ -1,6 +1,6 @@
 """Items on their way from a store to a file or back: columns of a bounded number of consecutive items.
 
-What a file gives is compared here with what its header says, whatever its format. Does not know the formats.
+Columns of a file are compared here with its header, whatever its format. Does not know the formats.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from softkv.storage.layout import Rows
 
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24
-MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store: how long their texts are is known only then
+MOST_TEXTS, FIRST_TEXTS = 1_000, 100  # items read at once from a store, as their texts may be long
 
 Place = Callable[[int], str]  # where the item with this number, from 0, stands in its file
 
@@ -88,7 +88,7 @@ def _portion(snapshot: Snapshot, layout: Layout, rows: Rows, start: int) -> Port
 
 
 def _carried(portion: Portion) -> int:
-    """How long the texts and payloads of a portion are."""
+    """The total length of the texts and payloads of a portion."""
     columns = portion.columns
     values = columns["value"] if "value_vector" in columns else []
     words = sum(len(text) for text in [*columns["text"], *values] if text is not None)
@@ -126,14 +126,14 @@ def row_of(given: Any, name: str, width: int, place: str) -> npt.NDArray[np.floa
         odd = next(one for one in given if type(one) not in _NUMBER)
         raise BadRecord(f"{place}: {name} holds {notation.kind_of(odd)}; expected {width} numbers")
     try:
-        with np.errstate(over="ignore"):  # what becomes infinite is refused with all that is not finite
+        with np.errstate(over="ignore"):  # infinite results are refused later, with all that is not finite
             return np.array(given, np.float32)
     except OverflowError as error:
         raise BadRecord(f"{place}: {name} holds a whole number beyond float32's range") from error
 
 
 def parsed(text: str, kind: type[T], expected: str, place: str) -> T:
-    """What a JSON text stands for, if that is of this type."""
+    """The value of a JSON text; an error where it is not of this type."""
     try:
         found = notation.parsed(text)
     except Misfit as why:

@@ -1,9 +1,9 @@
-"""Batches that callers have named: what is sent again under its name is written once, for seven days.
+"""Batches with names given by callers: for seven days, a batch that is sent again under its name is not written again.
 
-A caller who got no answer cannot tell whether a batch was written, and sends it again. Its name, a digest of what is in
-it and what became of it are committed with its rows, so the second time they are found and nothing is written.
+A caller that got no answer cannot tell whether a batch was written, and sends it again. The batch's name, a digest of
+its content and its result are committed with its rows, so the second time they are found and nothing is written.
 
-Does not know what a batch is made of: whoever names one makes the digest as well.
+Does not know what a batch is made of: the caller that names one computes the digest as well.
 """
 
 import json
@@ -20,15 +20,15 @@ from softkv.storage.catalog.tables import insertion, seal
 
 KEPT = 7 * 24 * 3600  # seconds
 _MINUTE = 60
-_TOGETHER = 1_000  # old ones that one write removes, so that none takes long after a pause
+_TOGETHER = 1_000  # the most old ones that one write removes, so that no write takes long after a pause
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a caller calls a batch, and a digest of what is in it.
+    """The name that a caller gives a batch, and a digest of its content.
 
-    One that is written in parts says for each what is recorded of it, by what became of the part, and the digest of the
-    parts before, which must be what is recorded so far, and the place at which the part begins.
+    The stamp of a part of a batch has more: a function from the part's result to what is recorded, the digest of the
+    parts before it, which must match what is recorded so far, and the position at which the part begins.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Stamp:
 
 
 class Recorded(NamedTuple):
-    """What is recorded of a batch: the digest of its content, what became of it, and the commit."""
+    """What is recorded of a batch: the digest of its content, its result, and the commit."""
 
     digest: bytes
     result: list[int]
@@ -63,12 +63,12 @@ def _told(connection: Connection, row: Sequence[Any]) -> tuple[Recorded, int]:
         raise connection.damage(f"the record of batch {shown(name)} is damaged")
     numbers = loaded(result, f"the result of batch {shown(name)}")
     if not isinstance(numbers, list) or not all(isinstance(one, int) for one in numbers):
-        raise connection.damage(f"the result of batch {shown(name)} is none")
+        raise connection.damage(f"the result of batch {shown(name)} is not a list of numbers")
     return Recorded(digest, numbers, commit), when
 
 
 def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | None:
-    """What became of a batch, in so many numbers; None when it is to be written."""
+    """The result of a batch, in so many numbers; None when it is yet to be written."""
     before = found(connection, stamp.id)
     if before is None:
         return None
@@ -77,12 +77,12 @@ def recorded(connection: Connection, stamp: Stamp, count: int) -> list[int] | No
     if stamp.tells is not None:
         return None
     if len(before.result) != count:
-        raise connection.damage(f"the result of batch {shown(stamp.id)} is none")
+        raise connection.damage(f"the result of batch {shown(stamp.id)} is damaged")
     return before.result
 
 
 def mismatch(name: str, commit: int) -> BatchMismatch:
-    """What was sent under a name is not what was written under it."""
+    """The error for a batch whose name was used for other content."""
     return BatchMismatch(
         f"batch {shown(name)} was written before, at commit {commit}, with other content. Nothing was written now. "
         "Give each batch an id of its own, and send it again as it was."
@@ -90,14 +90,14 @@ def mismatch(name: str, commit: int) -> BatchMismatch:
 
 
 def record(connection: Connection, stamp: Stamp, result: Sequence[int], commit: int) -> None:
-    """Say what became of a batch, in the transaction that writes it."""
+    """Record the result of a batch, in the transaction that writes it."""
     told = result if stamp.tells is None else stamp.tells(result)
     content = (stamp.id, stamp.digest, json.dumps(list(told)), commit, _now())
     connection.run(insertion("batches", replacing=True), (*content, seal(*content)))
 
 
 def count_nothing(connection: Connection) -> None:
-    """Remember all batches as they are, but that nothing became of them here: another store counts what did."""
+    """Keep all batches, but with results of 0: another store counts what they changed."""
     for row in connection.rows("SELECT * FROM batches"):
         told, when = _told(connection, row)
         content = (row[0], told.digest, json.dumps([0] * len(told.result)), told.commit, when)
@@ -105,9 +105,9 @@ def count_nothing(connection: Connection) -> None:
 
 
 def forget_old(connection: Connection, looked: int) -> int:
-    """Remove batches of more than seven days ago, in the transaction of any write, if there was no look this minute.
+    """Remove batches older than seven days, in the transaction of any write, at most once a minute.
 
-    Returns when the last look was, which is 0 before the first.
+    Takes and returns the time of the last removal, 0 before the first.
     """
     now = _now()
     if abs(now - looked) < _MINUTE:

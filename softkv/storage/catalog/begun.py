@@ -1,7 +1,7 @@
-"""How far a rebuild has come that was begun and is not finished; while there is one, nothing else may change.
+"""The progress of a rebuild that was begun and is not finished; while there is one, nothing else may change.
 
-An unfinished generation is the one that is younger than the current: the catalog names it, so that it is kept, but
-nobody reads from it. Writes nothing.
+The unfinished generation is the one that is newer than the current one: the catalog names it, so that it is kept, but
+nothing reads from it. Writes nothing.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Begun:
 
 
 def begun(catalog: Catalog) -> Begun | None:
-    """How far the unfinished rebuild is, None when there is none."""
+    """The progress of the unfinished rebuild; None when there is none."""
     with catalog.connection.reading():
         head = catalog.head()
         number = catalog.unfinished(head)
@@ -40,7 +40,7 @@ def begun(catalog: Catalog) -> Begun | None:
 
 
 def require_finished(catalog: Catalog, head: Head, directory: str) -> None:
-    """Refuse to change what a rebuild is reading."""
+    """Refuse to change a store while a rebuild is unfinished."""
     found = begun(catalog) if catalog.unfinished(head) is not None else None
     if found is not None:
         raise Unfinished(
@@ -50,5 +50,5 @@ def require_finished(catalog: Catalog, head: Head, directory: str) -> None:
 
 
 def ways_on(directory: str) -> str:
-    """The two ways out of an unfinished rebuild."""
+    """The two ways to end an unfinished rebuild, for messages."""
     return f"`softkv reembed --db {directory}` to go on, or `softkv reembed --db {directory} --abandon` to drop it"

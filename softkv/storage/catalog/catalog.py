@@ -1,4 +1,4 @@
-"""What the catalog says, read and written through one connection.
+"""The content of the catalog, read and written through one connection.
 
 Rows are immutable apart from `died`. Every row carries a checksum of its content, compared when it is read.
 Does not know the arenas, and decides nothing. The tables themselves are in tables.py.
@@ -31,12 +31,12 @@ from softkv.storage.layout import FORMAT, WINDOW, Layout
 
 
 def _counts(fields: Iterable[object]) -> bool:
-    """Whether all of these can count something: a checksum does not keep out who computes one."""
+    """Whether all of these are valid counts: a right checksum does not prove that softkv wrote them."""
     return all(isinstance(field, int) and field >= 0 for field in fields)
 
 
 def _is_granule(size: object) -> bool:
-    """Whether so many bytes can be under one checksum: whole numbers of every type, and windows of every size."""
+    """Whether a checksum can cover this many bytes: they must hold whole numbers of every type and fit every window."""
     return isinstance(size, int) and 8 <= size <= WINDOW and size & (size - 1) == 0
 
 
@@ -57,17 +57,17 @@ class Head:
 
     store: str
     number: int  # of the newest commit
-    epoch: int  # of the writer: a writer whose epoch has passed is fenced
+    epoch: int  # of the writer: a writer with an older epoch is refused
     generation: int  # 0 before the first item
     next_item: int
     next_ordinal: int
     writing: int  # 1 from the opening of a writer to its close
-    settings: str  # JSON; what the first generation will start with
+    settings: str  # JSON; the settings that the first generation starts with
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One row of `generations`: what is committed there."""
+    """One row of `generations`: what is committed in a generation."""
 
     generation: int
     rows: int
@@ -123,10 +123,10 @@ class Catalog:
         return found
 
     def _refuse_foreign_objects(self, number: int) -> None:
-        """Refuse whatever would run by itself.
+        """Refuse whatever SQLite would execute by itself.
 
-        Not only triggers, views and virtual tables do, but also columns that are worked out, checks and defaults. So
-        every definition must be ours to the letter.
+        That is not only triggers, views and virtual tables, but also generated columns, checks and defaults. So every
+        definition must match ours exactly.
         """
         rows = self.connection.rows("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_master")
         strange = [f"{row[0]} {row[1]}" for row in rows if not _is_ours(row)]
@@ -152,7 +152,7 @@ class Catalog:
         self.connection.run(insertion("state", replacing=True), (1, *content, seal(*content)))
 
     def advance(self, before: Head, **changes: Any) -> Head:
-        """Replace the newest commit, unless another writer has come between."""
+        """Replace the newest commit, unless another writer has committed since."""
         found = self.head()
         if found != before:
             raise WriterFenced(
@@ -185,7 +185,7 @@ class Catalog:
         return self.standing(head.generation).settings if head.generation else head.settings
 
     def require_room_for(self, standing: Standing) -> None:
-        """Refuse more rows than the catalog has room for, before anything is sized by them: files may have holes."""
+        """Refuse more rows than the catalog can hold, before memory is allocated for them: files may have holes."""
         if standing.rows > self.most_rows():
             raise self.connection.damage(f"it counts {standing.rows} rows, but is too small to hold as many")
 
@@ -206,7 +206,7 @@ class Catalog:
         return [row[0] for row in self.connection.rows("SELECT generation FROM generations ORDER BY generation")]
 
     def unfinished(self, head: Head) -> int | None:
-        """The generation that a rebuild is writing: younger than the current one, which none else is."""
+        """The generation that a rebuild is writing: the only one that is newer than the current one."""
         return next((number for number in self.generations() if number > head.generation), None)
 
     def create_items(self, generation: int) -> None:
@@ -214,7 +214,7 @@ class Catalog:
         self.connection.run(items_definition(generation))
 
     def index_items(self, generation: int) -> None:
-        """Make its indexes: after the rows of a compaction, since sorting once is cheaper."""
+        """Make the indexes of the items: after the rows of a compaction, since sorting once is cheaper."""
         for definition in items_indexes(generation).values():
             self.connection.run(definition)
 
@@ -226,13 +226,13 @@ class Catalog:
         self.drop_unfinished(generation)
 
     def drop_unfinished(self, generation: int) -> None:
-        """Forget a generation that has no items yet, or not any more."""
+        """Forget a generation that has no items, or none any more."""
         tables = ("windows", "deaths", "indexes", "granules", "derived", "generations")
         for table in tables_of(self.connection.user_version()).intersection(tables):
             self.connection.run(f"DELETE FROM {table} WHERE generation = ?", (generation,))
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
-        """Write the checksums of windows that became complete, or were rebuilt: of neighbours, in their order."""
+        """Write the checksums of windows that became complete, or were rebuilt; windows are consecutive."""
         if finished:
             checksums = json.dumps([checksum for _, checksum in finished])
             self.connection.run(_PUT_WINDOWS, (generation, role, finished[0][0], checksums))
@@ -250,11 +250,11 @@ class Catalog:
         return dict(self.connection.rows(_WINDOWS, (generation, role, first, last)))
 
     def put_granule(self, generation: int, size: int) -> None:
-        """Say how many bytes of the rows of a new generation are under one checksum."""
+        """Record how many bytes of the rows of a new generation one checksum covers."""
         self.connection.run(insertion("granules"), (generation, size, seal(generation, size)))
 
     def granule(self, generation: int) -> int:
-        """How many bytes of the rows of a generation are under one checksum."""
+        """How many bytes of the rows of a generation one checksum covers."""
         if self.connection.user_version() < 3:
             return WINDOW
         rows = self.connection.rows("SELECT * FROM granules WHERE generation = ?", (generation,))
@@ -297,7 +297,7 @@ class Catalog:
         return last + 1 if isinstance(last, int) else 0
 
     def sound_labels(self) -> dict[int, str]:
-        """The labels by code, as far as they check out, for those who go on after damage."""
+        """The labels by code whose checksums are right, for callers that go on after damage."""
         sound = {}
         for code, text, count, found in self.connection.rows(_LABEL_BYTES):
             label = bytes(text or b"").decode(errors="replace")
@@ -311,7 +311,7 @@ class Catalog:
         self.connection.run_many(insertion("labels", replacing=True), rows)
 
     def put_index(self, record: IndexRecord) -> None:
-        """Name an index file, in the place of the one of its name and of all that was derived beside that."""
+        """Name an index file; it replaces the one of the same name and all derived parts of that one."""
         self.drop_index(record.generation, record.name)
         content = astuple(record)
         self.connection.run(insertion("indexes", replacing=True), (*content, seal(*content)))
@@ -348,7 +348,7 @@ class Catalog:
         return {number for (number,) in rows if isinstance(number, int) and 0 < number < 10**18}
 
     def drop_index(self, generation: int, name: str | None) -> None:
-        """Name this index file of a generation no longer, or none of them; what is derived under the name goes too."""
+        """Remove this index file of a generation, or all, from the catalog, with all parts derived under the name."""
         for named in _NAMED:
             self.connection.run(f"DELETE {named}", (generation, name, name))
 

@@ -1,4 +1,4 @@
-"""One SQLite connection under the rules of the store: explicit transactions, settings that are read back, our errors.
+"""One SQLite connection with the rules of the store: explicit transactions, verified settings, our own errors.
 
 Statements are literals (catalog.py, roster.py), or composed by SQLAlchemy Core where they are assembled (searching.py),
 and run on the driver's own connection: through an engine the same statement takes 21 µs instead of 5, and a pool would
@@ -35,8 +35,8 @@ from softkv.storage.threads import OwnLock
 _WRITER = {"journal_mode": "wal", "synchronous": 2, "cache_size": -32_000}
 _READER = {"query_only": 1, "cache_size": -8_000}
 _BOTH = {"busy_timeout": 5_000, "trusted_schema": 0, "cell_size_check": 1, "mmap_size": 0}
-# An integer beyond 64 bits, a message of SQLite's own that quotes damaged bytes, and a field of a gigabyte leave the
-# driver as the last three.
+# The driver raises the last three for an integer beyond 64 bits, for a message of SQLite that quotes damaged bytes, and
+# for a field of a gigabyte.
 _DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError)
 _DARWIN = {"fullfsync": 1, "checkpoint_fullfsync": 1}
 
@@ -63,9 +63,9 @@ _open: "weakref.WeakSet[Connection]" = weakref.WeakSet()
 
 
 def _inherit() -> None:
-    """Let a child never close what its parent opened: it would checkpoint, and remove the log by its name.
+    """Keep a child from ever closing what its parent opened: it would checkpoint, and remove the log by its name.
 
-    Subtle: no variable keeps them, since the interpreter empties all of them before it ends.
+    Subtle: the connections are kept by no variable, since the interpreter clears all variables before it ends.
     """
     for connection in list(_open):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection._driver))
@@ -106,7 +106,7 @@ class Connection:
             raise
 
     def settle_writer(self) -> None:
-        """The settings of a writer, once it is known that this is a catalog: they may write to the file."""
+        """Apply the settings of a writer, which may write to the file: only once it is known to be a catalog."""
         self._settle(_WRITER)
 
     def _settle(self, settings: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ class Connection:
                 raise StorageFailed(f"{self.path}: SQLite set {name} to {got!r} instead of {value!r}")
 
     def require_usable(self) -> None:
-        """Refuse to work once it is closed, or in a child of the process that opened it."""
+        """Refuse to work when the connection is closed, or in a child of the process that opened it."""
         self.lock.require_own_process()
         if self._closed:
             raise self._gone()
@@ -126,9 +126,9 @@ class Connection:
         return HandleClosed(f"{self.path} was closed with its store; open the store again")
 
     def _told(self, error: Exception, doing: str) -> BaseException:
-        """The error of ours for one of the driver's; an interrupt that the driver has swallowed comes back.
+        """Our error for one of the driver's; an interrupt that the driver has swallowed is raised again.
 
-        What fails since another thread has closed the store meanwhile is no damage.
+        A failure because another thread has closed the store is not reported as damage.
         """
         if self._closed:
             return self._gone()
@@ -142,7 +142,7 @@ class Connection:
         )
 
     def damage(self, what: str) -> StoreDamaged:
-        """The error for what cannot be so in a catalog that was written by us."""
+        """The error for something that cannot occur in a catalog that softkv wrote."""
         return StoreDamaged(f"{self.path}: {what}. Run `softkv check`.")
 
     def run(self, sql: str, arguments: Sequence[Any] = ()) -> None:
@@ -175,7 +175,7 @@ class Connection:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """A short transaction that sees one commit. Inside a transaction it is that one."""
+        """A short transaction that sees one commit. Within another transaction, that one is used."""
         with self.lock:
             self.require_usable()
             if self._driver.in_transaction:
@@ -189,7 +189,7 @@ class Connection:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """A transaction that is wholly there afterwards, or wholly absent; CommitUncertain when nobody can tell."""
+        """A transaction that takes effect wholly or not at all; CommitUncertain when that cannot be determined."""
         with self.lock:
             self.abort()
             self.run("BEGIN IMMEDIATE")
@@ -197,13 +197,13 @@ class Connection:
                 yield
                 self._commit()
             except CommitUncertain:
-                raise  # nothing more is asked of a disk that failed
+                raise  # a disk that failed is not used again
             except BaseException:
-                self._roll_back()  # does nothing when an interrupt came right after the commit
+                self._roll_back()  # has no effect when an interrupt came right after the commit
                 raise
 
     def abort(self) -> None:
-        """Take back what an interrupt left open, so that the catalog says what is committed."""
+        """Roll back a transaction that an interrupt left open, so that the catalog shows what is committed."""
         with self.lock:
             self.require_usable()
             self._roll_back()
@@ -213,7 +213,7 @@ class Connection:
             with self._turn:
                 self._driver.execute("COMMIT")
         except _DRIVER_ERRORS as error:
-            if "disk is full" in str(error):  # so the page that ends the commit was not written
+            if "disk is full" in str(error):  # then the page that ends the commit was not written
                 raise StorageFull(f"{self.path}: no space for the commit; it did not happen. Make room.") from error
             raise CommitUncertain(
                 f"{self.path}: SQLite reported {error} at the commit, so it may or may not have happened. "
@@ -229,7 +229,7 @@ class Connection:
             raise self._told(error, "roll back in") from error
 
     def user_version(self) -> int:
-        """The number of the format, asked every time: a reader stays open while a writer brings a store to another."""
+        """The format number, read every time: a writer may migrate a store while a reader has it open."""
         return int(self.value("PRAGMA user_version"))
 
     def data_version(self) -> int:
@@ -237,7 +237,7 @@ class Connection:
         return int(self.value("PRAGMA data_version"))
 
     def size(self) -> int:
-        """How many bytes the catalog says that it has."""
+        """The size of the catalog in bytes, by its own header."""
         return int(self.value("PRAGMA page_count")) * int(self.value("PRAGMA page_size"))
 
     def thawed(self) -> bool:
@@ -245,7 +245,7 @@ class Connection:
         return self.frozen and self._signature != _signature(self.path)
 
     def copy_to(self, path: str) -> None:
-        """Copy all that the open transaction sees to a new file and sync it; its name is not synced."""
+        """Copy all that the open transaction sees to a new file and sync it; its directory entry is not synced."""
         self.require_usable()
         try:
             with closing(sqlite3.connect(path, isolation_level=None)) as driver:
@@ -258,7 +258,7 @@ class Connection:
             raise translated(error, f"cannot copy {self.path} to {path}") from error
 
     def copy_into(self, other: "Connection") -> None:
-        """Put all that this connection sees in the place of what another has, in one transaction there."""
+        """Replace the content of another catalog by all that this connection sees, in one transaction."""
         self.require_usable()
         try:
             with self._turn, other._turn:
@@ -267,10 +267,10 @@ class Connection:
             raise translated(error, f"cannot copy {self.path} to {other.path}") from error
 
     def close(self) -> None:
-        """Close; a writer first moves all of its log into the catalog, as far as readers let it."""
+        """Close; a writer first moves its log into the catalog, as far as readers permit."""
         try:
             if self._write and not self._closed:
-                with self.lock, self._turn:  # SQLite refuses to while a thread is in the middle of reading
+                with self.lock, self._turn:  # SQLite refuses to close while a thread is reading
                     self._driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         except sqlite3.Error as error:
             self.abandon()
@@ -282,7 +282,7 @@ class Connection:
         """Close a writer whose disk has failed, without writing anything more: the log keeps every commit.
 
         Subtle: SQLite checkpoints when the last connection closes, and would sync again what failed to sync. So a
-        reader is open while the writer closes.
+        reader is kept open while the writer closes.
         """
         witness = None
         try:
@@ -290,21 +290,21 @@ class Connection:
             Patience(self.path).watch(witness)
             witness.execute("SELECT count(*) FROM sqlite_master").fetchall()
         except _DRIVER_ERRORS:
-            pass  # then the disk refuses reading too, and there is nothing to checkpoint with
+            pass  # then the disk cannot be read either, and no checkpoint is possible
         finally:
             self._let_go()
             if witness is not None:
                 witness.close()
 
     def _let_go(self) -> None:
-        with self.lock:  # a short transaction of another thread ends first
+        with self.lock:  # waits for the short transaction of another thread
             self._closed = True
             with self._turn:
                 self._driver.close()
 
 
 def _require_no_journal(path: str) -> None:
-    """A catalog keeps a log; SQLite would take what lies there for the end of a crash, and roll it back into it."""
+    """Refuse a rollback journal: a catalog uses a log, and SQLite would roll a foreign journal back into it."""
     files.require_regular(path)
     if os.path.exists(path) and os.path.getsize(path):
         raise StoreDamaged(
@@ -320,8 +320,8 @@ def application_of(path: str) -> int:
     try:
         with closing(sqlite3.connect(uri, uri=True)) as driver:
             Patience(path).watch(driver)
-            # Subtle: what a crash left of moving the log into the file may say that it has more pages than it has. The
-            # log mends that, and is not looked at here; SQLite minds unless it is told that damage is expected.
+            # Subtle: a crash while the log was moved into the file may leave a header that counts too many pages. The
+            # log repairs that, but is not read here; SQLite refuses unless it is told to expect damage.
             driver.execute("PRAGMA writable_schema=ON")
             return int(driver.execute("PRAGMA application_id").fetchone()[0])
     except _DRIVER_ERRORS as error:
@@ -342,7 +342,7 @@ def connect_reader(path: str) -> Connection:
 
 
 def place_of(path: str) -> tuple[int, int] | None:
-    """Which file a path leads to; None when there is none."""
+    """The device and inode of the file at a path; None when there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -351,7 +351,7 @@ def place_of(path: str) -> tuple[int, int] | None:
 
 
 def _signature(path: str) -> tuple[object, ...]:
-    """What changes when somebody begins to write to a catalog that nobody was writing to."""
+    """Values that change when a process begins to write to a catalog that had no writer."""
     found: list[tuple[int, int, int] | None] = []
     for name in (path, path + "-wal"):
         try:

@@ -31,13 +31,13 @@ class Deaths:
         return bitmap is not None and bool(bitmap[row % BLOCK // 8] >> (row % 8) & 1)
 
     def replaced(self, changed: Mapping[int, Bitmap]) -> "Deaths":
-        """The deaths with the bitmaps of these blocks in the place of theirs."""
+        """The deaths with the bitmaps of these blocks replaced."""
         before = sum(_ones(self.blocks[block]) for block in changed if block in self.blocks)
         after = sum(_ones(bitmap) for bitmap in changed.values())
         return Deaths({**self.blocks, **changed}, self.count - before + after)
 
     def buried(self, rows: Rows) -> dict[int, Bitmap]:
-        """The blocks that change when these rows die, as they are afterwards."""
+        """The blocks that change when these rows die, with their new bitmaps."""
         changed = {}
         for block in np.unique(rows // BLOCK).tolist():
             known = self.blocks.get(block)
@@ -58,7 +58,7 @@ class Deaths:
 
 
 def bitmap_of(blob: Any, block: int, rows: int) -> Bitmap:
-    """A bitmap as the catalog holds it, refused when it cannot be one."""
+    """The bitmap of a block from the catalog; damage is an error."""
     sound = isinstance(block, int) and isinstance(blob, bytes) and len(blob) == BLOCK_BYTES
     if not sound or not 0 <= block * BLOCK < max(rows, 1):
         raise StoreDamaged(f"the catalog's record of dead rows is damaged at block {block}. Run `softkv check`.")

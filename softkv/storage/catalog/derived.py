@@ -1,9 +1,9 @@
 """Parts of what is derived from the rows of a generation: bytes under a name, each numbered by the commit it came with.
 
-They are a cache. So what cannot be believed of them is left out and logged, and no part is ever a reason to refuse.
-Parts never change; several are replaced by one that says the same.
+They are a cache, so damaged parts are left out and logged, and never cause an error. Parts never change; several can be
+replaced by one with the same meaning.
 
-What the bytes mean, others know. Callers hold the transactions in which parts are written.
+Does not know what the bytes mean. Callers hold the transactions in which parts are written.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from softkv.storage.catalog.tables import insertion, seal
 
 LOG = log_of(__name__)
 
-LONGEST = LONGEST_FIELD // 2  # bytes of a part: a row of the catalog cannot have more than a field
+LONGEST = LONGEST_FIELD // 2  # bytes of a part: the limit for a field holds for a whole row of the catalog too
 _OF = "FROM derived WHERE generation = ? AND name = ?"
 _NUMBERS = f"SELECT part {_OF} AND part > ? AND part <= ? ORDER BY part"
 _PART = f"SELECT * {_OF} AND part = ?"
@@ -27,7 +27,7 @@ _NEXT = "SELECT rowid, * FROM derived WHERE rowid > ? ORDER BY rowid LIMIT 1"
 
 
 def checked_number(given: object) -> int:
-    """The number of a part, or why this is none."""
+    """The number of a part; an error where this is not an integer."""
     try:
         return index(given)  # type: ignore[arg-type]
     except TypeError as error:
@@ -44,7 +44,7 @@ def put(
 
 
 def numbers(connection: Connection, generation: int, name: str, after: int, commit: int) -> list[int]:
-    """The numbers of the parts of this name from commits after `after` up to this one, rising; their content unread."""
+    """The numbers of the parts of this name from commits after `after` up to this one, rising; reads no content."""
     after = max(after, 0)
     if not generation or after >= commit or connection.user_version() < 3:
         return []
@@ -59,10 +59,10 @@ def numbers(connection: Connection, generation: int, name: str, after: int, comm
 
 
 def parts(connection: Connection, generation: int, name: str, after: int, commit: int) -> list[tuple[int, bytes]]:
-    """The sound parts of this name from commits after `after` up to this one, with their numbers, which rise."""
+    """The undamaged parts of this name from commits after `after` up to this one, with their numbers, which rise."""
     found: list[tuple[int, bytes]] = []
     with connection.reading():
-        room = connection.size()  # pages that many rows share must not fill the memory
+        room = connection.size()  # in a damaged catalog many rows may share pages, which must not fill the memory
         for number in numbers(connection, generation, name, after, commit):
             content = _sound_content(connection, generation, name, number)
             room -= len(content or b"")
@@ -82,7 +82,7 @@ def _sound_content(connection: Connection, *key: Any) -> bytes | None:
 
 
 def _is_sound(row: Sequence[Any]) -> bool:
-    """Whether this is a part as it was put; a checksum does not keep out who computes one."""
+    """Whether this is a valid part with a right checksum, which alone does not prove that softkv wrote it."""
     *content, found = row
     _, name, part, held = content
     is_part = isinstance(name, str) and isinstance(part, int) and part > 0 and isinstance(held, bytes)
@@ -90,13 +90,13 @@ def _is_sound(row: Sequence[Any]) -> bool:
 
 
 def damaged_rows(connection: Connection) -> list[int]:
-    """The rows of the table that are no sound parts, of whatever generation and name; one is read at a time."""
+    """The rows of the table that are damaged parts, of any generation and name; one is read at a time."""
     odd, last, room = [], -1 << 63, connection.size()
     while rows := connection.rows(_NEXT, (last,)):
         row, *content = rows[0]
         room -= len(content[3]) if isinstance(content[3], (str, bytes)) else 0
         if row <= last or room < 0:
-            raise StoreDamaged(f"{connection.path}: the table of derived parts goes round in circles.")
+            raise StoreDamaged(f"{connection.path}: the table of derived parts leads back to earlier rows.")
         if not _is_sound(content):
             odd.append(row)
         last = row

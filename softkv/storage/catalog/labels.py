@@ -1,6 +1,6 @@
 """Labels and their codes: a code never changes its label, the number of live items that carry it does.
 
-LabelBook is what readers need, LabelCounts what the writer keeps beside it. Neither writes anything.
+Readers use LabelBook; the writer also keeps LabelCounts. Neither writes anything.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ class LabelBook:
     def label(self, code: int) -> str:
         """The label that a code stands for."""
         if code >= len(self._labels):
-            with self._catalog.connection.reading():  # not in the middle of a commit, which may be taken back
+            with self._catalog.connection.reading():  # not in the middle of a commit, which may be rolled back
                 self._labels = [label for _, label, _ in self._catalog.labels()]
         if not 0 <= code < len(self._labels):
             raise StoreDamaged(f"a row has label code {code}, which no label has. Run `softkv check`.")
@@ -34,7 +34,7 @@ class LabelBook:
 
 
 def require_counts(labels: Iterable[Row], tally: Tally, path: str) -> None:
-    """Refuse labels of another commit than the sums: some may be missing, and new ones would get their codes."""
+    """Refuse labels that do not fit the sums: if some are missing, new labels would get their codes."""
     counts = np.array([count for _, _, count in labels], np.float64)
     if counts.sum() != tally.count or not np.isclose(float(counts @ counts), tally.squares, rtol=1e-9):
         raise StoreDamaged(
@@ -53,7 +53,7 @@ class LabelCounts:
         self.apply(rows)
 
     def apply(self, rows: Iterable[Row]) -> None:
-        """Take note of rows that were committed."""
+        """Update the counts from rows that were committed."""
         for code, label, count in rows:
             if label not in self._codes:
                 self._codes[label] = code
@@ -61,7 +61,7 @@ class LabelCounts:
             self._counts[code] = count
 
     def changes(self, born: Sequence[str], died: Codes, tally: Tally) -> tuple[Codes, list[Row], Tally]:
-        """The codes of the labels that come in, the rows that change with those that go, and the sums afterwards."""
+        """The codes of the labels added, the table rows that change by labels added and removed, and the new sums."""
         fresh = dict.fromkeys(label for label in born if label not in self._codes)
         codes = {label: len(self._labels) + position for position, label in enumerate(fresh)}
         incoming = np.array([self._codes.get(label, codes.get(label, -1)) for label in born], np.int32)

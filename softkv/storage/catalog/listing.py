@@ -1,8 +1,8 @@
-"""The items of one generation column by column, for those who read many: their order, their keys, their texts.
+"""The items of one generation column by column, for reading many: their order, their keys, their texts.
 
 The place of a row in the order never changes, so it is read once; a commit adds rows at the end, and only these are
-read then. Nothing is compared with checksums here: those who read whole items notice a wrong one by its checksum, and
-others ask `Matches.require_sound` before.
+read then. Nothing is compared with checksums here: reading whole items finds a wrong one by its checksum, and other
+callers use `Matches.require_sound` first.
 
 Does not know which rows are live. Writes nothing.
 """
@@ -19,7 +19,7 @@ from softkv.storage.catalog.tables import items_name
 from softkv.storage.layout import Mask, Rows
 
 _STRIDE = 1 << 13  # rows of one statement
-_NEAR = 4  # of so many neighbours one is wanted, or they are asked for by a list: that takes twice as long for each
+_NEAR = 4  # with fewer than one wanted row in so many, rows are read by a list, which takes twice as long for each
 _NAME, _VALUE = "coalesce(i.key, '#' || i.item)", "(SELECT c.value FROM contents c WHERE c.item = i.item)"
 
 
@@ -41,7 +41,7 @@ class Listing:
             return self._known[: len(live)]
 
     def _ordinals(self, start: int, commit: int, live: Mask) -> Rows:
-        # Items that were added one after another are as far from their rows as the first: only the others are fetched.
+        # Items added one after another have the same difference between place and row: only the others are fetched.
         stop = start + len(live)
         within, seen = f"FROM {self._items} WHERE row >= ? AND row < ?", "(born <= ? AND (died IS NULL OR died > ?))"
         ((count, ahead),) = self._asked(f"SELECT count(*), CAST(max(ordinal - row) AS INTEGER) {within}", start, stop)

@@ -1,8 +1,8 @@
-"""Which rows of one generation match which filters: remembered, because the payload of a row never changes.
+"""Which rows of one generation match which filters; answers are kept, because the payload of a row never changes.
 
-A commit adds rows at the end, so a filter that was asked before is asked of the new rows only. Before the first filter
-sees a row, the row is compared with its checksum, once for all filters; as with the windows of the arenas, what was
-compared is believed from then on.
+A commit adds rows at the end, so a filter that was used before is applied to the new rows only. Before the first filter
+is applied to a row, the row is compared with its checksum, once for all filters; as with the windows of the arenas, it
+is not compared again later.
 
 Does not know which rows are live, so an answer holds for every commit. Writes nothing.
 """
@@ -18,16 +18,16 @@ from softkv.storage.layout import Mask
 if TYPE_CHECKING:
     from softkv.storage.filters.conditions import Condition
 
-_KEPT = 8  # filters whose answers are remembered, of a byte per row each
+_KEPT = 8  # filters whose answers are kept, a byte per row each
 
 
 class Matches:
-    """The answers to the filters that were asked last."""
+    """The answers to the filters that were used last."""
 
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
-        self._sound = 0  # the rows before this one are as they were written
-        self._known: dict[Condition, Mask] = {}  # the filter asked last stands last
+        self._sound = 0  # the rows before this one were compared with their checksums
+        self._known: dict[Condition, Mask] = {}  # the filter used last is last
         self._lock = threading.Lock()
 
     def of(self, condition: "Condition", rows: int) -> Mask:

@@ -1,4 +1,4 @@
-"""From one format of the catalog to the next: tables are added and none is altered, so older ones are read as they are.
+"""Migrate the catalog from one format to the next: tables are only added, so older formats are read as they are.
 
 A migration reads no arena, and happens in one transaction of the next writer, before anything else is changed.
 """
@@ -28,11 +28,11 @@ def migrate(catalog: Catalog, found: int) -> None:
 
 
 def _record_granules(catalog: Catalog) -> None:
-    """Format 3 knows the granules of a generation, those that are there having the old ones; and a secret."""
+    """To format 3: record the granules of the generations, which have the old size, and make a secret."""
     for generation in catalog.generations():
         catalog.put_granule(generation, WINDOW)
     make_secret(catalog.connection)
 
 
-# What is done from each format to the next, beside making the tables that are new in it.
+# The steps from each format to the next, besides making its new tables.
 MIGRATIONS: dict[int, Callable[[Catalog], None]] = {1: lambda _: None, 2: _record_granules}

@@ -1,8 +1,8 @@
-"""How much a statement may cost: steps of SQLite's machine, in proportion to the catalog and to what is asked.
+"""A limit on the cost of a statement: steps of SQLite's virtual machine, by the sizes of the catalog and the request.
 
-A catalog of a few pages can say that a table has the same page a million times, or that a text has a gigabyte. SQLite
-would read on for ever; so every statement has a number of steps that no honest catalog of that size needs, and no field
-is longer than any that a store writes.
+A malicious catalog of a few pages can claim that a table has the same page a million times, or that a text has a
+gigabyte. SQLite would read on for ever; so every statement has a limit of steps, more than an intact catalog of that
+size needs, and no field may be longer than any that a store writes.
 
 Knows no tables.
 """
@@ -15,31 +15,31 @@ from typing import Any
 from softkv.errors import StoreDamaged
 
 LONGEST_FIELD = 1 << 26  # bytes of a field, a row or a parameter: two texts, a payload and a key fit in
-STEPS = 1_000_000  # from one look to the next: some hundredths of a second
+STEPS = 1_000_000  # between two checks: some hundredths of a second
 FEWEST = 3 * STEPS
 FOR_A_BYTE = 50  # of the catalog, or of a parameter; a row has thirty bytes and takes some fifty steps
 FOR_A_ROW = 2_000  # that is written
 
 
 class Endless(StoreDamaged):
-    """A statement that took more steps than it can need. Asking for a part of what was asked would not be quicker."""
+    """A statement that took more steps than it can need. Asking for less would not be quicker."""
 
 
 class Patience:
-    """Counts the steps of one statement after another, each from its beginning, and ends one that takes too many."""
+    """Counts the steps of each statement from its beginning, and ends one that takes too many."""
 
     def __init__(self, path: str) -> None:
         self._path, self._steps, self._asked = path, 0, 0
         self._arguments: Sequence[Any] = ()
 
     def watch(self, driver: sqlite3.Connection) -> None:
-        """Watch over the statements of a connection from now on."""
+        """Limit the statements of a connection from now on."""
         driver.set_progress_handler(self._look, STEPS)
         if hasattr(driver, "setlimit"):  # from Python 3.11 on; without it SQLite's own limit holds, which is a gigabyte
             driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_FIELD)
 
     def begin(self, arguments: Sequence[Any], *, rows: int = 0) -> None:
-        """Another statement begins, with these arguments, or to write so many rows."""
+        """Start counting for a new statement with these arguments, which writes so many rows."""
         self._steps, self._arguments, self._asked = 0, arguments, rows
 
     @property
@@ -48,7 +48,7 @@ class Patience:
         return self._steps > self._most()
 
     def _look(self) -> int:
-        # Subtle: an interrupt that arrives in here is lost, and only ends the statement; `exhausted` tells them apart.
+        # Subtle: an interrupt that arrives in here is lost, and only ends the statement; `exhausted` is False then.
         self._steps += STEPS
         return int(self.exhausted)
 

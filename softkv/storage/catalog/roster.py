@@ -1,7 +1,7 @@
-"""The items of one generation: who lies in which row, found by key, by item number or by row, as of one commit.
+"""The items of one generation, by row: found by key, by item number or by row, as of one commit.
 
-A row is visible at commit C when it was born by C and had not died by C. Keys of live rows and of dead ones are
-indexed apart: nearly every question is about the living, and the dead must not slow it down. Filters are asked of all
+A row is visible at commit C when it was added by C and not yet deleted at C. Keys of live rows and of dead ones have
+separate indexes: nearly every query is about live rows, and dead ones must not slow it down. Filters are applied to all
 rows, dead or alive: their payloads never change, so the answer holds for every commit.
 
 Reads and writes the table items_N through a catalog. Holds no transaction of its own.
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 NO_CONTENT: Content = (None, None, None)
 _NO_TEXTS = crc32(b"-\0-\0=")  # of the content of an item that has a payload and neither text, as most have
-_STRIDE = 1 << 10  # rows that one statement looks at for a filter: they stay in the cache, where 8,192 take 8% longer
+_STRIDE = 1 << 10  # rows that one statement reads for a filter: they stay in the cache; with 8,192 it takes 8% longer
 
-_LONGEST_LIST = 1 << 23  # characters of a list of keys that is asked in one statement; see patience.py
-_MOST_ROWS = 1 << 20  # that are asked in one
-_MOST_KEYS = 1 << 12  # that are asked in one with all that is carried along
-COPIED = 1 << 16  # items that `Roster.copy` takes at most
+_LONGEST_LIST = 1 << 23  # characters of the list of keys in one statement; see patience.py
+_MOST_ROWS = 1 << 20  # in one statement
+_MOST_KEYS = 1 << 12  # in one statement that reads whole items
+COPIED = 1 << 16  # the most items that one `Roster.copy` takes
 _PLACE_BITS = 16
 
 
 class RosterEntry(NamedTuple):
-    """One row of the roster: who lies there, and what is carried along. A tuple, since it is made for every answer."""
+    """One row of the roster: the item in it, with texts and payload. A tuple, since one is made for every answer."""
 
     row: int
     item: int
@@ -56,13 +56,13 @@ class RosterEntry(NamedTuple):
 
     @property
     def payload(self) -> Any:
-        """What is carried along as JSON, or None."""
+        """The payload from its JSON, or None."""
         carried = self.content[2]
         return None if carried is None else loaded(carried, f"the payload of the item in row {self.row}")
 
 
 def content_seal(content: Content) -> int:
-    """A checksum of what is carried along; 0 for nothing."""
+    """A checksum of the texts and the payload of an item; 0 where it has none."""
     text, value, payload = content
     if text is None and value is None:
         return 0 if payload is None else crc32(payload.encode(), _NO_TEXTS)
@@ -71,14 +71,14 @@ def content_seal(content: Content) -> int:
 
 @lru_cache(maxsize=64)
 def _statements(generation: int) -> SimpleNamespace:
-    """What is asked of the items of a generation; one question mark for every value."""
+    """The SQL statements on the items of a generation; one question mark for every value."""
     items = items_name(generation)
     columns = "i.row, i.item, i.ordinal, i.key, i.born, i.died, i.seal, c.text, c.value, c.payload"
     carried = "LEFT JOIN contents c ON c.item = i.item"
     joined = f"SELECT {columns} FROM {items} i {carried}"
     asked = f"FROM json_each(?) asked JOIN {items} i ON"
     seen_dead = "i.died IS NOT NULL AND i.born <= ? AND i.died > ?"
-    itself = f"LEFT JOIN {items} t ON t.row = i.row"  # else SQLite would give the key that stands in the index
+    itself = f"LEFT JOIN {items} t ON t.row = i.row"  # else SQLite would return the key from the index
     named = "asked.key, i.row, t.key IS asked.value"
     behind = f"(asked.value & {(1 << _PLACE_BITS) - 1})"
     copied = "i.item, i.ordinal, i.key, i.born, i.died, i.seal - i.row"
@@ -89,14 +89,14 @@ def _statements(generation: int) -> SimpleNamespace:
         nameless=f"{joined} WHERE i.item = ? AND i.key IS NULL",
         by_rows=f"SELECT {columns} {asked} i.row = asked.value {carried} ORDER BY asked.key",
         between=f"{joined} WHERE i.row >= ? AND i.row < ? ORDER BY i.row",
-        # A row that is not there has NULLs in it, and so is no answer, rather than passed over.
+        # A missing row is returned with NULLs, so that it is reported and not skipped.
         live_many=f"SELECT {named} {asked} i.key = asked.value {itself} WHERE i.died IS NULL AND (t.born > ?) IS NOT 1",
         dead_many=f"SELECT {named} {asked} i.key = asked.value {itself} WHERE {seen_dead}",
         keyed=f"SELECT {columns}, asked.key {asked} i.key = asked.value {carried} WHERE i.died IS NULL",
         bury=f"UPDATE {items} SET died = ?, seal = seal + ? "
         "WHERE died IS NULL AND row IN (SELECT value FROM json_each(?))",
         copy=f"INSERT INTO {{}} SELECT NULL, {copied} FROM {items} i WHERE i.died IS NULL ORDER BY i.row",
-        # At their places behind the first; row and place of each in one number.
+        # Each at its offset from the first; row and offset are packed in one number.
         copy_some=f"INSERT INTO {{}} SELECT {behind} + ?, {copied} + {behind} + ? {asked} "
         f"i.row = (asked.value >> {_PLACE_BITS}) WHERE i.died IS NULL ORDER BY {behind}",
         insert=f"INSERT INTO {items} VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -116,7 +116,7 @@ class Roster:
 
     def find(self, key: str, commit: int) -> RosterEntry | None:
         """The item with this key as of a commit."""
-        # A live row that is visible is the answer, in whatever transaction; only what comes now needs to be of one.
+        # A visible live row is the answer, whatever the transaction; only the queries below need a common one.
         found = self._connection.rows(self._sql.live, (key,))
         if found and found[0][5] is None:
             living = self._entry(found[0])
@@ -125,8 +125,8 @@ class Roster:
         with self._connection.reading():
             found = self._connection.rows(self._sql.live, (key,))
             if found and found[0][5] is not None:
-                raise self._damage(found[0][0])  # the index of the living leads to the dead
-            # Compared with its checksum before it is passed over: a damaged one must not seem to come later.
+                raise self._damage(found[0][0])  # the index of live rows leads to a dead one
+            # The checksum is compared before a row is skipped: a damaged one must not seem to be of a later commit.
             entry = self._entry(found[0]) if found else None
             if entry is not None and _visible(found[0], commit):
                 return entry
@@ -157,7 +157,7 @@ class Roster:
 
     def find_many(self, keys: Sequence[str], commit: int) -> Rows:
         """The row of each key as of a commit, or -1."""
-        # One parameter however many keys: SQLite takes no more than 32,766 of them.
+        # One parameter for all keys: SQLite takes at most 32,766 parameters.
         asked = json.dumps(list(keys), ensure_ascii=False)
         if len(asked) > _LONGEST_LIST and len(keys) > 1:
             middle = len(keys) // 2
@@ -167,14 +167,14 @@ class Roster:
             found = self._connection.rows(self._sql.live_many, (asked, commit))
             if len(found) < len(keys):
                 found += self._connection.rows(self._sql.dead_many, (asked, commit, commit))
-        if not all(same for _, _, same in found):  # rows of others would be deleted in their place
+        if not all(same for _, _, same in found):  # else rows of other items could be deleted instead
             raise self._connection.damage("the index of keys leads to other rows")
         if found:
             places[[one[0] for one in found]] = numbers_of([one[1] for one in found], self._connection.path)
         return places
 
     def require_end(self, rows: int, commit: int) -> None:
-        """Refuse a roster that does not end with the last of so many rows, or with one of a later commit."""
+        """Refuse a roster that does not end with the last of so many rows, or ends with one of a later commit."""
         found = self._connection.rows(self._sql.last)
         last, born = found[0] if found else (-1, 0)
         if last != rows - 1 or not isinstance(born, int) or born > commit:
@@ -183,7 +183,7 @@ class Roster:
             )
 
     def entries(self, rows: Rows) -> list[RosterEntry]:
-        """Who lies in these rows, in this order, dead or alive."""
+        """The entries of these rows, in this order, dead or alive."""
         if len(rows) > _MOST_ROWS:
             return self.entries(rows[:_MOST_ROWS]) + self.entries(rows[_MOST_ROWS:])
         found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
@@ -196,14 +196,14 @@ class Roster:
 
         Checksums are not compared here: see `require_sound`.
         """
-        from softkv.storage.filters.searching import search_for  # the first filter loads SQLAlchemy, and no one else
+        from softkv.storage.filters.searching import search_for  # loads SQLAlchemy, so only when there is a filter
 
         mask = np.zeros(stop - start, np.bool_)
         sql, arguments = search_for(items_name(self.generation), condition)
         for first in range(start, stop, _STRIDE):
             for row, payload in self._connection.rows(sql, arguments(first, min(first + _STRIDE, stop))):
                 if not isinstance(row, int) or not start <= row < stop:
-                    raise self._damage(row)  # a damaged page leads to others than were asked for
+                    raise self._damage(row)  # a damaged page leads to rows that were not asked for
                 mask[row - start] = payload is None or condition.holds(loaded(payload, f"the payload in row {row}"))
         return mask
 
@@ -250,7 +250,7 @@ class Roster:
             self._connection.run_many(insertion("contents"), kept)
 
     def bury(self, rows: Iterable[int], commit: int) -> None:
-        """Let these live rows die."""
+        """Mark these live rows as dead."""
         dying = list(rows)
         lists = [json.dumps(dying[start : start + _MOST_ROWS]) for start in range(0, len(dying), _MOST_ROWS)]
         if self._connection.run_many(self._sql.bury, [(commit, commit, one) for one in lists]) != len(dying):
@@ -258,7 +258,7 @@ class Roster:
 
     def copy_live(self, generation: int, count: int) -> None:
         """Fill the items of a new, empty generation with the live ones of this, in the order of their rows."""
-        # SQLite gives each the number after the last, from 0 on; to count them in the selection takes twice as long.
+        # SQLite numbers the rows itself, from 0 on; numbering them in the SELECT takes twice as long.
         items = items_name(generation)
         self._connection.run(f"INSERT INTO {items} VALUES (-1, 0, 0, NULL, 0, NULL, 0)")
         self._insert(generation, self._sql.copy, (), count)
@@ -266,8 +266,8 @@ class Roster:
         self._connection.run(f"UPDATE {items} SET seal = seal + row")
 
     def copy(self, generation: int, first: int, rows: Rows) -> None:
-        """Let the live items in these rows, at most `COPIED`, be rows `first`, `first` + 1 ... of a new generation."""
-        # Sorted, since neighbours share a page: in the order of their places every row would cost a page of its own.
+        """Copy the live items in these rows, at most `COPIED`, to rows `first`, `first` + 1 ... of a new generation."""
+        # Read in sorted order, since neighbours share a page: unsorted, every row could cost a page of its own.
         by_row = np.argsort(rows)
         packed = json.dumps((rows[by_row] << _PLACE_BITS | by_row).tolist())
         self._insert(generation, self._sql.copy_some, (first, first, packed), len(rows))
@@ -278,10 +278,10 @@ class Roster:
             raise self._connection.damage(f"{count} items to copy, but {copied} of them are live")
 
     def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
-        """For each of the rows start .. stop - 1: is it there, is it sound, is it live."""
+        """For each of the rows start .. stop - 1: whether it is there, undamaged, and live."""
         try:
             listed = self._connection.rows(self._sql.between, (start, stop))
-        except StoreDamaged as error:  # one unreadable field or page fails them all, so look for it
+        except StoreDamaged as error:  # one unreadable field or page fails them all, so halve the range to find it
             if isinstance(error, Endless):
                 nothing = np.zeros(stop - start, np.bool_)
                 return ~nothing, nothing, nothing
@@ -294,7 +294,7 @@ class Roster:
         for found in listed:
             place = found[0] - start if isinstance(found[0], int) else -1
             if not 0 <= place < len(present):
-                continue  # a damaged page leads to others than were asked for
+                continue  # a damaged page leads to rows that were not asked for
             once = not present[place]  # a damaged page may hold two of the same number
             present[place], alive[place] = True, found[5] is None
             sound[place] = once and _is_sound(found)
@@ -340,7 +340,7 @@ def _are_sound(found: Iterable[tuple[Any, ...]], rows: Iterable[Any]) -> bool:
 
 
 def _visible(found: tuple[Any, ...], commit: int) -> bool:
-    """Whether a row is there as of a commit. One whose commits are damaged is, so that it is looked at and reported."""
+    """Whether a row is visible at a commit. One with damaged commits counts as visible, so that it is reported."""
     born, died = found[4:6]
     try:
         return bool(born <= commit and (died is None or died > commit))

@@ -1,7 +1,7 @@
 """The secret of a store: 32 random bytes, drawn when it is made or migrated to format 3.
 
-What is drawn at random for the store follows from it, so that nobody who does not know it can foresee the draw.
-A copy of a store has the same one, unless it goes on beside it; a repaired store has another.
+Random draws for the store follow from it, so that they cannot be predicted without it. A copy of a store has the same
+secret, unless the copy goes on as another store of a cluster; a repaired store has a new one.
 """
 
 from secrets import token_bytes
@@ -13,13 +13,13 @@ LENGTH = 32  # bytes
 
 
 def make_secret(connection: Connection) -> None:
-    """Draw it, or another, in the transaction of the caller."""
+    """Draw a new secret, in the transaction of the caller."""
     content = token_bytes(LENGTH)
     connection.run(insertion("secret", replacing=True), (1, content, seal(content)))
 
 
 def secret(connection: Connection) -> bytes:
-    """The secret of a store; none, and so empty, before format 3."""
+    """The secret of a store; empty before format 3."""
     if connection.user_version() < 3:
         return b""
     rows = connection.rows("SELECT content, seal FROM secret")

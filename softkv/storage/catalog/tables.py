@@ -3,20 +3,20 @@
 state         one row: the newest commit, the writer's epoch, the current generation, the next item number
 generations   one row each: layout, committed rows, checksums of the unfinished windows, sums, settings
 items_N       one row per row of generation N: item, ordinal, key, the commits it was born and died in
-contents      what is carried along with an item, and never changes: embedded text, value text, payload
+contents      what belongs to an item and never changes: embedded text, value text, payload
 windows       checksums of the complete windows of the arenas, each as large as a granule of its generation
 deaths        dead rows as bitmaps, and the commit that changed them
 labels        the code of every label, and how many live items carry it
 indexes       files beside a generation that can be made anew from it: size, SHA-256, what they cover
-granules      how many bytes of rows of a generation are under one checksum
-derived       parts of what is derived from the rows of a generation, by name and commit, which can be lost
-batches       what callers call the batches of the last days, a digest of each, and what became of it
+granules      how many bytes of rows of a generation one checksum covers
+derived       parts of what is derived from the rows of a generation, by name and commit; a cache
+batches       the names of the batches of the last seven days, with a digest and the result of each
 secret        one row: 32 random bytes that belong to this store
 
 Every row carries a checksum of its content, compared when it is read. Runs no statement.
 
-The definitions are literals, rather than what a library renders: a catalog is recognised by them, letter by letter,
-and no version of a library may make the stores of another unreadable.
+The definitions are literals, not rendered by a library: a catalog is recognised by their exact text, and a new version
+of a library must not make existing stores unreadable.
 """
 
 import re
@@ -74,7 +74,7 @@ _ADDED = {"indexes": 2, "granules": 3, "derived": 3, "batches": 3, "secret": 3} 
 
 
 def tables_of(number: int) -> set[str]:
-    """The names of the tables that a catalog of this format has, but for those of items."""
+    """The names of the tables that a catalog of this format has, except those of items."""
     return {name for name in TABLES if _ADDED.get(name, 1) <= number}
 
 
@@ -85,7 +85,7 @@ def definitions_since(number: int) -> list[str]:
 
 
 def items_name(generation: int) -> str:
-    """The items of one generation: a table of its own, so that an old generation goes in one stroke."""
+    """The table of one generation's items: one per generation, so that an old one is dropped at once."""
     return f"items_{generation}"
 
 
@@ -108,7 +108,7 @@ def items_indexes(generation: int) -> dict[str, str]:
 
 @lru_cache(maxsize=64)
 def definitions(table: str) -> dict[str, str]:
-    """The tables and indexes that go under the name of a table of ours, and how each is defined; nothing for others."""
+    """The definitions of a table of ours and its indexes, by name; empty for any other name."""
     found, items = {}, ITEMS_NAME.match(table)
     if table in TABLES:
         found = {table: TABLES[table], **_INDEXES_OF.get(table, {})}
@@ -120,7 +120,7 @@ def definitions(table: str) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def essence(definition: str) -> str:
-    """A definition without its blanks and quotes: catalogs of old were written in more than one spelling of these."""
+    """A definition without its blanks and quotes: older catalogs have these in more than one spelling."""
     return "".join(definition.replace('"', "").split())
 
 
@@ -145,6 +145,6 @@ def seal(*content: int | str | bytes | None) -> int:
 def item_seal(item: int, ordinal: int, born: int, key: bytes | None, content: int) -> int:
     """The part of an item's checksum that no deletion or compaction changes; its row number and `died` are added.
 
-    Adding them keeps the checksum in step in plain SQL, without reading the row.
+    Since they are added, plain SQL can update the checksum without reading the row.
     """
     return crc32(b"%d %d %d %d " % (item, ordinal, born, content) + (b"-" if key is None else b"=" + key))

@@ -1,10 +1,10 @@
-"""Sums over the live values that every commit keeps up to date, so that nobody has to read them all.
+"""Sums over the live values, which every commit updates, so that the values need not all be read.
 
 They give the value scale: √(mean ‖v − v̄‖²) over live items; for labels, that of their one-hot codes. Sums are taken
 around the mean of the first batch: around zero, values far from it would cancel (1e9 ± 1 has no spread left in Σv²).
 
-Taking a value away from a sum leaves the rounding of the larger sum behind. So a tally remembers the largest Σ it ever
-held, and says when what is left has drowned in its rounding and must be summed anew.
+Subtracting a value from a sum leaves the rounding of the larger sum behind. So a tally keeps the largest Σ it ever
+had, and reports when what is left is lost in that rounding and must be summed anew.
 
 Does not touch the disk.
 """
@@ -19,10 +19,10 @@ from softkv.errors import StoreDamaged
 
 Sums = npt.NDArray[np.float64]
 
-# Numbers summed together: their float64 copy stays in the cache, and BLAS shares a product of so few with
-# no other thread, for which it would have to wait: beside other work an add of wide values took four times as long.
+# Numbers summed together: their float64 copy stays in the cache, and BLAS uses no second thread for a product of so
+# few. Waiting for one made an add of wide values take four times as long when the machine was busy.
 _CACHED = 1 << 13
-_DROWNED = 1e-9  # of the largest sum; what is left is then known to about seven digits
+_DROWNED = 1e-9  # share of the largest sum; what is left has then about seven digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Tally:
 
     count: int
     squares: float
-    largest: float  # of `squares`, since they were summed anew
+    largest: float  # the largest `squares` since they were last summed anew
     origin: Sums
     total: Sums
 
@@ -51,23 +51,23 @@ class Tally:
 
     @property
     def drowned(self) -> bool:
-        """Whether rounding has eaten too much of the sums.
+        """Whether rounding has made the sums too inexact.
 
-        Both ways lose digits: taking away a value far from the rest, and a mean far from the origin because the
-        values that the origin was taken from are gone. Values that are all alike have no spread, and are well.
+        Digits are lost in two ways: by removing a value far from the rest, and by a mean far from the origin because
+        the values that gave the origin are gone. Values that are all alike have no spread, and are not affected.
         """
         noise = self.count * float(self.origin @ self.origin) * float(np.finfo(np.float64).eps) ** 2
         return self.count > 0 and max(self.spread, noise) < _DROWNED * self.largest
 
     def changed(self, born: npt.NDArray[Any], died: npt.NDArray[Any]) -> "Tally":
-        """After these values came in and those went out, both of shape (n, width)."""
+        """The tally after the values `born` were added and `died` removed, both of shape (n, width)."""
         start = self
-        if not self.count:  # nothing is summed, so the origin is free to choose, and what rounding left can go
+        if not self.count:  # the sums are empty, so a new origin can be chosen and rounding dropped
             start = Tally.empty(born.mean(axis=0, dtype=np.float64) if len(born) else np.zeros(born.shape[1]))
         return start.plus(born).plus(died, sign=-1)
 
     def plus(self, values: npt.NDArray[Any], *, sign: int = 1) -> "Tally":
-        """The tally with values of shape (n, width) added, or taken away."""
+        """The tally with values of shape (n, width) added, or with `sign` -1 subtracted."""
         squares, total = self.squares, self.total
         step = max(1, _CACHED // max(1, values.shape[1]))
         for start in range(0, len(values), step):
@@ -77,7 +77,7 @@ class Tally:
         return Tally(self.count + sign * len(values), squares, max(self.largest, squares), self.origin, total)
 
     def changed_labels(self, before: npt.NDArray[np.int64], after: npt.NDArray[np.int64]) -> "Tally":
-        """After the counts of some labels went from `before` to `after`."""
+        """The tally after the counts of some labels changed from `before` to `after`."""
         squares = self.squares + float((after * after - before * before).sum())
         return Tally(self.count + int((after - before).sum()), squares, squares, self.origin, self.total)
 
@@ -96,12 +96,12 @@ class Tally:
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Tally":
-        """What `pack` gave."""
+        """The tally from the bytes that `pack` returned."""
         if len(packed) % 16 != 8 or len(packed) < 24:
             raise StoreDamaged(f"the catalog's sums have {len(packed)} bytes, which no tally has")
         numbers = np.frombuffer(packed, "<f8").astype(np.float64)
         width = (len(numbers) - 3) // 2
-        with np.errstate(over="ignore"):  # of a mean that no values have
+        with np.errstate(over="ignore"):  # in the mean of damaged sums
             finite = np.isfinite(numbers).all() and np.isfinite(numbers[3 + width :] @ numbers[3 + width :])
         if not finite:
             raise StoreDamaged("the catalog's sums are not finite, but all values are. Run `softkv check`.")

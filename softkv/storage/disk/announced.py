@@ -1,10 +1,10 @@
 """How to reach the server of a store: the file SERVER in it, with the URL, a token and the number of the process.
 
-It is believed only while that process, of this machine or container, is the writer, and the next writer removes it: so
-what a server that was killed left behind misleads nobody. It is readable by its owner alone, and one that anybody else
-could read or have written is not believed.
+It is valid only while that process, on this machine or in this container, is the writer, and the next writer removes
+it: so the file of a server that was killed misleads no process. It is readable by its owner alone; a file that other
+users could read or have written is ignored.
 
-Is no part of the store: no copy of the store takes it along, and whatever is wrong with it counts as no server.
+Is no part of the store: copies of the store leave it out, and a damaged file counts as no server.
 """
 
 import json
@@ -19,12 +19,12 @@ from softkv.storage.disk import files, locks
 from softkv.storage.disk.named import is_url
 
 SERVER = locks.SERVER
-_LONGEST = 4096  # bytes of SERVER that are read; a longer one is not believed
+_LONGEST = 4096  # bytes of SERVER that are read; a longer file is ignored
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Where the server of a store answers, what it has to be shown, and which process it is."""
+    """The URL of the server of a store, the token it expects, and the number of its process."""
 
     url: str
     token: str = field(repr=False)
@@ -44,7 +44,7 @@ def announce(directory: str, announcement: Announcement) -> None:
 
 
 def withdraw(directory: str) -> None:
-    """Remove SERVER, if this process wrote it; as far as the system lets us, since it is not believed much longer."""
+    """Remove SERVER, if this process wrote it; errors are ignored, since the file is soon invalid."""
     found = _read(directory)
     if found is not None and found.pid == os.getpid():
         with suppress(OSError):
@@ -52,7 +52,7 @@ def withdraw(directory: str) -> None:
 
 
 def announced(directory: str) -> Announcement | None:
-    """The server of a store, if it has one now that this user may ask."""
+    """The server of a store, if it has one now that this user may use."""
     found = _read(directory)
     try:
         return found if found is not None and locks.is_writer(found.pid, directory) else None
@@ -79,7 +79,7 @@ def _read(directory: str) -> Announcement | None:
 
 
 def _parsed(said: bytes) -> Announcement:
-    """What SERVER says; a ValueError where that is nothing that `announce` writes."""
+    """The content of SERVER; a ValueError where `announce` cannot have written it."""
     found = json.loads(said)
     if not isinstance(found, dict) or {name: type(one) for name, one in found.items()} != (
         {"url": str, "token": str, "pid": int}

@@ -1,4 +1,4 @@
-"""Fixed-width rows in a file: a 4096-byte header that says what they are, then the rows, nothing else.
+"""Fixed-width rows in a file: a 4096-byte header that describes them, then the rows, nothing else.
 
 Rows are written at a given row number, never at the end of the file, so that what a crash left behind is overwritten.
 They are read through a read-only map of the committed prefix, whose windows are compared with the checksums of the
@@ -31,8 +31,8 @@ HEADER = 4096
 _MAGIC = b"softkv arena 1\n"
 _SEAL = len(b"crc32 00000000\n")
 _NEIGHBOURS, _KEPT = 64, 1_024  # checksums asked for at once, and how many such groups are kept
-_WORTH_BEGINNING = 1 << 20  # bytes from which on the disk may begin before all are written
-_WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare them
+_WORTH_BEGINNING = 1 << 20  # bytes from which on syncing begins before all are written
+_WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare checksums
 
 Array = npt.NDArray[Any]
 Numbers = npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ Expected = Callable[[int, int], Sequence[int]]  # checksums of the complete wind
 
 @dataclass(frozen=True, slots=True)
 class ArenaIdentity:
-    """Whose rows these are: the store, its generation, and their shape."""
+    """What the rows of a file belong to: the store, the generation, and their shape."""
 
     store: str
     generation: int
@@ -72,7 +72,7 @@ def extend_windows(length: int, tail: int, data: memoryview, granule: int) -> tu
 
 
 def window_checksums(data: memoryview, start: int, end: int, granule: int) -> list[int]:
-    """The checksums of the windows between two bytes. In one list: anything more per window would cost a third."""
+    """The checksums of the windows between two bytes. A plain list: more work per window would cost a third."""
     return [crc32(data[place : place + granule]) for place in range(start, end, granule)]
 
 
@@ -82,7 +82,7 @@ def flat(rows: Array) -> memoryview:
 
 
 class Arena:
-    """One file of rows, open for reading and perhaps for writing; `granule` bytes of rows are under one checksum."""
+    """One file of rows, open for reading and perhaps for writing; one checksum covers `granule` bytes of rows."""
 
     def __init__(self, path: str, shape: RowShape, descriptor: int, granule: int) -> None:
         self.path, self.shape, self.granule = path, shape, granule
@@ -105,7 +105,7 @@ class Arena:
     def open(
         cls, path: str, identity: ArenaIdentity, granule: int, *, write: bool = False, believe_header: bool = True
     ) -> "Arena":
-        """Open the file after comparing its header with what it must say; without that only to save what is left."""
+        """Open the file after comparing its header; `believe_header=False` skips that, to save what is left."""
         descriptor = files.open_regular(path, write=write)
         try:
             found = files.read_start(descriptor, HEADER, path)
@@ -118,7 +118,7 @@ class Arena:
 
     @classmethod
     def absent(cls, path: str, shape: RowShape, granule: int) -> "Arena":
-        """An arena without a file, which has no rows: every read says so."""
+        """An arena without a file, which has no rows: every read is an error."""
         return cls(path, shape, -1, granule)
 
     def write(self, row: int, rows: Array) -> None:
@@ -129,7 +129,7 @@ class Arena:
             files.begin_to_sync(self._descriptor, place, len(data))
 
     def give_back(self, count: int) -> None:
-        """Free the space behind the first `count` rows, as far as the system lets us; only the writer knows them."""
+        """Free the space behind the first `count` rows, as far as the system permits; for the writer alone."""
         end = HEADER + count * self.shape.row_bytes
         with suppress(OSError):
             if os.fstat(self._descriptor).st_size > end:
@@ -142,9 +142,9 @@ class Arena:
     def rows(self, count: int) -> Array:
         """The first `count` rows as a read-only array of shape (count, width) over the file itself."""
         needed = HEADER + count * self.shape.row_bytes
-        mapped = self._map  # once: another thread may put a map in its place that is long enough for its own rows only
+        mapped = self._map  # read once: another thread may replace it by a map that is too short for these rows
         if mapped is None or len(mapped) < needed:
-            with self._lock:  # or what is mapped might be another file, which has got the number of a closed one
+            with self._lock:  # else, once closed, its descriptor might be that of another file
                 self._map = mapped = self._mapped(needed)
         cells = np.frombuffer(mapped, self.shape.dtype, count * self.shape.width, HEADER)
         return cells.reshape(count, self.shape.width)
@@ -158,11 +158,11 @@ class Arena:
             raise StorageFailed(f"cannot map {self.path}: {error}") from error
 
     def require_rows(self, count: int) -> None:
-        """Refuse a row count that the file does not bear out."""
+        """Refuse a row count for which the file is too short."""
         self._require_length(HEADER + count * self.shape.row_bytes)
 
     def rows_as_they_are(self, start: int, stop: int) -> Array:
-        """Rows start .. stop - 1 as far as the file has them, compared with nothing: for what is derived."""
+        """Rows start .. stop - 1 as far as the file has them, without comparing checksums: for derived rows."""
         stored = min(stop, self.stored_rows())
         return self.rows(stored)[start:] if stored > start else np.empty((0, self.shape.width), self.shape.dtype)
 
@@ -215,7 +215,7 @@ class VerifiedRows:
         self._lock = threading.Lock()
 
     def grow(self, rows: int, tail: int) -> None:
-        """Take note that `rows` rows are committed now, the unfinished window having checksum `tail`."""
+        """Extend the prefix to `rows` committed rows, whose unfinished window has checksum `tail`."""
         with self._lock:
             size = rows * self.arena.shape.row_bytes
             if size <= self._bytes:
@@ -240,7 +240,7 @@ class VerifiedRows:
     def take(self, numbers: Numbers) -> Array:
         """A copy of the rows with these numbers, in this order."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
-        if len(numbers) == 1 and 0 <= (start := int(numbers[0])) < self._bytes // row_bytes:  # as quick as one can be
+        if len(numbers) == 1 and 0 <= (start := int(numbers[0])) < self._bytes // row_bytes:  # the fast way for one row
             return self.block(start, start + 1).copy()
         rows = self.arena.rows(self._bytes // row_bytes)
         if len(numbers) and self._left:
@@ -249,7 +249,7 @@ class VerifiedRows:
         return np.take(rows, numbers, axis=0)
 
     def runs(self, starts: Numbers, stops: Numbers) -> Array:
-        """All rows as a view of the file, of which those in these runs are compared; each run has rows."""
+        """All rows as a view of the file; only rows in these runs are compared. No run is empty."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         rows = self.arena.rows(self._bytes // row_bytes)
         if len(starts) and self._left:
@@ -257,7 +257,7 @@ class VerifiedRows:
         return rows
 
     def verify_end(self) -> None:
-        """Compare the last MiB, at least, with its checksums: all that a crash can have left undone."""
+        """Compare at least the last MiB with its checksums: a crash cannot have left more unwritten."""
         row_bytes = self.arena.shape.row_bytes
         rows = self._bytes // row_bytes
         self.block(max(0, rows - -(-WINDOW // row_bytes)), rows)
@@ -266,14 +266,14 @@ class VerifiedRows:
         if self._verified[windows].all():
             return
         with self._lock:
-            # Subtle: not the caller's rows. The prefix may have grown since, and its last window has a new checksum.
+            # Subtle: not for the row count of the caller. The prefix may have grown since, with a new last checksum.
             data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
             fresh = self._fresh(windows)
             if len(fresh):
                 self._verify_fresh(data, fresh)
 
     def _fresh(self, windows: Numbers) -> Numbers:
-        """The windows that were not compared yet, each once, in their order."""
+        """The windows among these that were not compared yet, each once, in their order."""
         if len(windows) == 1:
             return windows[~self._verified[windows]]
         if 8 * len(windows) < len(self._verified):
@@ -284,7 +284,7 @@ class VerifiedRows:
         return np.flatnonzero(touched & ~self._verified)
 
     def _verify_fresh(self, data: memoryview, fresh: Numbers) -> None:
-        """Compare windows, each once and in their order: together, since most are a piece by themselves."""
+        """Compare windows, each given once and in order: all in one call, since most have no neighbour among them."""
         complete = self._bytes // self.arena.granule
         runs = [(first, min(last, complete)) for first, last in _runs_of(fresh) if first < complete]
         expected = [one for first, last in runs for one in self._asked(first, last, complete)]
@@ -302,7 +302,7 @@ class VerifiedRows:
             self._progress = (complete, self._bytes % self.arena.granule, self._tail)
 
     def _compare(self, data: memoryview, windows: Numbers, expected: list[int]) -> None:
-        """Compare windows with what is expected of them, and look at their numbers while the processor has them."""
+        """Compare windows with their checksums, and check their numbers while they are in the cache."""
         step = max(1, WINDOW // self.arena.granule)
         for start in range(0, len(windows), step):
             some, wanted = windows[start : start + step], expected[start : start + step]
@@ -317,7 +317,7 @@ class VerifiedRows:
             self._require_believable(data, some)
 
     def _asked(self, first: int, last: int, complete: int) -> list[int]:
-        """The checksums of complete windows; of a few, their neighbours' are asked for as well and kept a while."""
+        """The checksums of complete windows; for a few windows, those of their neighbours are read too and kept."""
         start = first - first % _NEIGHBOURS
         if last > start + _NEIGHBOURS:
             return list(self._expected(first, last))
@@ -325,7 +325,7 @@ class VerifiedRows:
         if start + len(known) < last:
             try:
                 known = list(self._expected(start, min(start + _NEIGHBOURS, complete)))
-            except StoreDamaged:  # perhaps of a neighbour only
+            except StoreDamaged:  # perhaps only that of a neighbour is damaged
                 return list(self._expected(first, last))
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
@@ -336,7 +336,7 @@ class VerifiedRows:
         return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
 
     def _checksums(self, data: memoryview, windows: Numbers) -> list[int]:
-        """The checksums of windows; of one that has grown since it was compared, only what is new is read."""
+        """The checksums of windows; of a window that has grown since it was compared, only the new part is read."""
         granule, (seen, length, checksum) = self.arena.granule, self._progress
         places = (windows * granule).tolist()
         found = [crc32(data[at : at + granule]) for at in places if at != seen * granule]
@@ -346,13 +346,13 @@ class VerifiedRows:
         return found
 
     def _require_believable(self, data: memoryview, windows: Numbers) -> None:
-        """Refuse numbers that no store takes. Windows are looked at together, and one by one to name the first."""
+        """Refuse numbers that no store takes. Windows are checked together, and one by one to name the first bad."""
         if self._believable is None or self._believable(self._numbers(data, windows)):
             return
         odd = (one for one in windows if not self._believable(self._numbers(data, one[None])))
         raise self._damage(
             int(next(odd, windows[0])),
-            "hold numbers that no store takes, though their checksum is right: somebody put them there. "
+            "hold numbers that no store takes, though their checksum is right: another program wrote them. "
             "`softkv check --repair-to NEW` saves the good rows.",
         )
 
@@ -387,7 +387,7 @@ def _all_between(first: Numbers, last: Numbers) -> Numbers:
 
 
 def _difference(found: bytes, identity: ArenaIdentity) -> str:
-    """Why a header is not the one that was expected."""
+    """How a header differs from the expected one."""
     if len(found) < HEADER:
         return f"the header has {len(found)} of {HEADER} bytes"
     if not found.startswith(_MAGIC) or found[-_SEAL:] != b"crc32 %08x\n" % crc32(found[:-_SEAL]):

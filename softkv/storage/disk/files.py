@@ -1,6 +1,6 @@
 """Plain files, made durable: open without following links, write everything or raise, sync, sync the directory.
 
-Every failure of the operating system leaves here as an error of ours. Does not know what the bytes mean.
+Every failure of the operating system is raised as an error of ours. Does not know what the bytes mean.
 """
 
 import errno
@@ -35,10 +35,10 @@ def translated(error: OSError, doing: str) -> StoreError:
 
 @contextmanager
 def translating(doing: str) -> Iterator[None]:
-    """Around calls of the operating system: their errors leave as ours, and ours as they are."""
+    """Wrap calls of the operating system: their errors are raised as ours, and ours are unchanged."""
     try:
         yield
-    except StoreError:  # an OSError as well, which says already what to do
+    except StoreError:  # also an OSError, but one that says already what to do
         raise
     except OSError as error:
         raise translated(error, doing) from error
@@ -95,7 +95,7 @@ def is_directory(path: str) -> bool:
 
 
 def write_at(descriptor: int, data: memoryview, offset: int, path: str) -> None:
-    """Write all of `data` at `offset`; a short write goes on, an error leaves as ours."""
+    """Write all of `data` at `offset`; a short write is continued, an error is raised as ours."""
     data = data.cast("B")
     while data:
         try:
@@ -108,9 +108,9 @@ def write_at(descriptor: int, data: memoryview, offset: int, path: str) -> None:
 
 
 def begin_to_sync(descriptor: int, offset: int, size: int) -> None:
-    """Let the system write these bytes to the disk beside other work, so that `sync` has little left to wait for."""
+    """Have the system write these bytes to the disk in the background, so that `sync` has little left to wait for."""
     if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # what is not written yet stays in memory, whatever the advice
+        with suppress(OSError):  # the advice drops no unwritten bytes
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
 
@@ -148,13 +148,13 @@ def sync(descriptor: int, path: str) -> None:
 
 
 def _lost(error: OSError, path: str) -> StorageFailed:
-    """The error for a failed sync, which is no matter of space even if the system says so: pages may be gone."""
+    """The error for a failed sync: pages may be lost, even if the system reports only a lack of space."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return StorageFailed(f"cannot make {path} durable: {reason}. Close the handle and open the store again.")
 
 
 def sync_directory(path: str) -> None:
-    """Make the names in a directory durable."""
+    """Make the entries of a directory durable."""
     with translating(f"cannot open {path}"):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -178,7 +178,7 @@ def create_file(path: str) -> int:
 
 
 def write_new(path: str, content: bytes) -> None:
-    """Make a file of this content, durable but for its name."""
+    """Make a file of this content; it is durable, but its directory entry is not yet."""
     descriptor = create_file(path)
     try:
         write_at(descriptor, memoryview(content), 0, path)
@@ -204,11 +204,11 @@ def list_directory(path: str) -> list[str]:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a directory of ours, as far as the system lets us; what stays is removed by the next writer."""
-    if is_directory(path):  # rmtree would open a pipe, and wait for somebody at its other end
+    """Remove a directory of ours, as far as the system permits; the next writer removes the rest."""
+    if is_directory(path):  # rmtree would open a pipe, and wait for a process at its other end
         shutil.rmtree(path, ignore_errors=True)
 
 
 def without_frames(error: StoreError) -> StoreError:
-    """A copy of an error, to be kept: a traceback would keep open what the callers held, after the handle is closed."""
+    """A copy of an error, to be kept: its traceback would keep the callers' files open after the handle is closed."""
     return type(error)(*error.args)

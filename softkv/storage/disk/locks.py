@@ -1,8 +1,8 @@
 """One writer, and readers that pin what they read: advisory locks on LOCK and PIN.
 
-A lock belongs to the open file, not to the process, so it is gone the moment its holder dies, and nothing has to be
+A lock belongs to the open file, not to the process, so it is released the moment its holder dies, and nothing has to be
 cleaned up. After a fork the child closes its copies: otherwise it would keep its dead parent's lock. Only the process
-that took a lock gives it up; it does so aloud, since a copy of it may live on for a moment in a process being started.
+that took a lock unlocks it, explicitly, since a process being started may hold a copy of the open file for a moment.
 """
 
 import os
@@ -31,7 +31,7 @@ _NETWORK = re.compile(r"nfs4?|cifs|smb2|smb3|smbfs|9p|afs|ceph|lustre|glusterfs|
 
 PAUSE = 0.05  # seconds from one attempt to become the writer to the next
 Opened = TypeVar("Opened")
-_LONGEST = 4096  # bytes of LOCK that anybody looks at
+_LONGEST = 4096  # bytes of LOCK that are read
 _NOTE = re.compile(rb"(commit \d{20} of [0-9a-f]+ with [0-9a-f]{8} )crc32 ([0-9a-f]{8})\n")
 
 _held: "weakref.WeakSet[FileLock]" = weakref.WeakSet()
@@ -51,23 +51,23 @@ class FileLock:
 
     def __init__(self, path: str, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
-        self._holder = b""  # who holds it, as the file says
+        self._holder = b""  # the holder, as written in the file
         self._process = os.getpid()
         _held.add(self)
 
     def sign(self, holder: bytes, note: bytes) -> None:
-        """Say who holds it, with a note below; nothing else stays in the file."""
+        """Write the holder to the file, with a note below, in place of what was there."""
         self._holder = holder
         files.write_at(self.descriptor, memoryview(holder + note), 0, self.path)
         with files.translating(f"cannot write {self.path}"):
             os.ftruncate(self.descriptor, len(holder + note))
 
     def put_note(self, note: bytes) -> None:
-        """Put another note, of the same length, in its place."""
+        """Replace the note by another one of the same length."""
         files.write_at(self.descriptor, memoryview(note), len(self._holder), self.path)
 
     def forget_note(self) -> None:
-        """Leave only who holds it, for good."""
+        """Remove the note durably; only the holder stays in the file."""
         self.sign(self._holder, b"")
         files.sync(self.descriptor, self.path)
 
@@ -81,7 +81,7 @@ class FileLock:
 
 
 def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | None:
-    """The lock on a file, or None when somebody else's is in the way."""
+    """The lock on a file, or None when another lock prevents it."""
     descriptor = files.open_regular(path, write=exclusive, create=create)
     if fcntl is not None:
         try:
@@ -95,7 +95,7 @@ def _locked(path: str, *, exclusive: bool, create: bool = False) -> FileLock | N
 
 
 def lock_writer(directory: str) -> FileLock:
-    """Become the writer of a store, or say who is. What a server that was killed left in SERVER is removed."""
+    """Become the writer of a store; an error names the present one. Removes the SERVER file of a killed server."""
     lock = _locked(os.path.join(directory, LOCK), exclusive=True, create=True)
     if lock is None:
         text = _holder(directory)
@@ -107,7 +107,7 @@ def lock_writer(directory: str) -> FileLock:
     holder = f"{_process(os.getpid())}{time.strftime('%Y-%m-%dT%H:%M:%S%z')}\n"
     try:
         with suppress(OSError):
-            os.unlink(os.path.join(directory, SERVER))  # its process may have had the number of this one
+            os.unlink(os.path.join(directory, SERVER))  # a killed server may have had the process number of this one
         lock.sign(holder.encode(), note_in(files.read_start(lock.descriptor, _LONGEST, lock.path)))
     except BaseException:
         lock.release()
@@ -116,13 +116,13 @@ def lock_writer(directory: str) -> FileLock:
 
 
 def is_writer(pid: int, directory: str) -> bool:
-    """Whether the process of this number, on this machine, is the writer of a store now, and not only was."""
+    """Whether the process of this number, on this machine, is the writer of a store at present."""
     if not _holder(directory).startswith(_process(pid)):
         return False
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
-        return False  # nothing is locked then, since even a shared lock would be in the way of the next writer
+        return False  # the lock is not tried: even a shared lock could keep the next writer out
     except PermissionError:
         pass
     lock = _locked(os.path.join(directory, LOCK), exclusive=False)
@@ -132,8 +132,8 @@ def is_writer(pid: int, directory: str) -> bool:
 
 
 def opened(attempt: Callable[[], Opened], wait: float) -> Opened:
-    """What an attempt opens, made again and again for so many seconds while another process is the writer."""
-    # flock could sleep until the lock is free, but a thread could not be woken from it, and there is no deadline.
+    """What an attempt opens; it is repeated for so many seconds while another process is the writer."""
+    # flock could sleep until the lock is free, but has no deadline, and a thread could not be woken from it.
     until = time.monotonic() + wait
     while True:
         try:
@@ -145,7 +145,7 @@ def opened(attempt: Callable[[], Opened], wait: float) -> Opened:
 
 
 def require_held(lock: FileLock) -> None:
-    """Notice that somebody replaced the lock file, so that there may be a second writer."""
+    """Refuse to go on when the lock file was replaced, so that there may be a second writer."""
     try:
         named, held = os.stat(lock.path), os.fstat(lock.descriptor)
     except OSError as error:
@@ -163,7 +163,7 @@ def pin_shared(generation: str) -> FileLock | None:
 
 
 def pin_exclusive(generation: str) -> FileLock | None:
-    """Be sure that nobody reads a generation; None when somebody does."""
+    """The lock that keeps readers out of a generation; None when one has it open."""
     return _locked(os.path.join(generation, PIN), exclusive=True, create=True)
 
 
@@ -205,18 +205,18 @@ def _mounts() -> str:
 
 
 def content(directory: str) -> bytes:
-    """What LOCK says."""
+    """The content of LOCK."""
     return files.start_of(os.path.join(directory, LOCK), _LONGEST)
 
 
 def note_of(number: int, store: str, record: int) -> bytes:
-    """The line below the holder: a commit, its store, and a checksum of what it said; see acknowledged.py."""
+    """The line below the holder: a commit, its store, and a checksum of its record; see acknowledged.py."""
     text = b"commit %020d of %s with %08x " % (number, store.encode(), record)
     return text + b"crc32 %08x\n" % crc32(text)
 
 
 def note_in(said: bytes) -> bytes:
-    """The note in what LOCK says; nothing when there is none that is whole."""
+    """The note in the content of LOCK; empty when there is no complete one."""
     whole = (note[0] for note in _NOTE.finditer(said) if int(note[2], 16) == crc32(note[1]))
     return next(whole, b"")
 

@@ -1,13 +1,13 @@
-"""What is named by a path or a URL: a store that this process opens, one that is served, or a cluster of several.
+"""Tell what a path or URL names: a store that this process opens, a served one, or a cluster of several.
 
-Opens nothing, and imports nothing that takes time: commands ask it before they know what they need.
+Opens nothing, and imports nothing that takes time: commands use it before they know what they need.
 """
 
 import os
 import re
 
-_HOST = re.compile(r"[\w.-]+:\d+/\w")  # and its port, as before the name of a store
-MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that says which stores are a cluster
+_HOST = re.compile(r"[\w.-]+:\d+/\w")  # host and port, before the name of a store
+MANIFEST = re.compile(r"manifest-[0-9]{10}\.json\Z")  # a file that lists the stores of a cluster
 
 HELD = "ray:"
 
@@ -18,12 +18,12 @@ def is_url(path: object) -> bool:
 
 
 def is_held(path: object) -> bool:
-    """Whether a cluster is named whose shards processes of their own hold, by "ray:" and its directory."""
+    """Whether this is "ray:" and the directory of a cluster, whose shards are held by processes of their own."""
     return isinstance(path, str) and path.startswith(HELD)
 
 
 def is_bare_url(path: object) -> bool:
-    """Whether this is no path to anything here, and would be a URL with http:// before it."""
+    """Whether this is no path that exists here, and would be a URL with http:// before it."""
     named = isinstance(path, str) and _HOST.match(path)
     return bool(named) and not os.path.isdir(os.path.dirname(str(path)))
 

@@ -1,7 +1,7 @@
-"""Which numbers can stand in the rows of a store: a checksum does not keep out who computes one.
+"""Which numbers can be in the rows of a store: a right checksum does not prove that softkv wrote them.
 
-Whatever is added is checked, so NaN, infinity, or the code of a label that is not there can only have been put there by
-somebody else. They are refused where they are first read, before they reach an answer.
+Whatever is added is checked, so NaN, infinity, or the code of a missing label can only come from another program. They
+are refused where they are first read, before they reach an answer.
 
 Does not read files.
 """
@@ -20,7 +20,7 @@ Believable = Callable[[npt.NDArray[Any]], bool]
 
 def believable(shape: RowShape, labels: Callable[[], int]) -> Believable:
     """Whether numbers can be from rows of this shape; `labels` tells how many labels there are."""
-    if shape.role == "norms":  # of keys near the end of float32 they are infinite
+    if shape.role == "norms":  # infinite for keys near the end of float32
         return lambda numbers: bool((numbers >= 0).all())
     if shape.dtype == "<i4":
         return lambda codes: not codes.size or (int(codes.min()) >= 0 and int(codes.max()) < labels())

@@ -1,6 +1,6 @@
-"""Whether a directory is still the one that was there: a store may be erased and made anew while it is being opened.
+"""Detect that a directory was replaced: a store may be erased and made anew while it is being opened.
 
-What is opened file by file, by path, may then belong to two stores. So it is looked at before and after.
+Files that are opened one by one, by path, may then belong to two stores. So the directory is compared before and after.
 """
 
 import os
@@ -17,12 +17,12 @@ Opened = TypeVar("Opened")
 
 @contextmanager
 def _watched(directory: str) -> Iterator[Callable[[], bool]]:
-    """Whether another directory has taken the place of this one since, or none, or one has come where none was.
+    """A function that tells whether the directory at this path has since been replaced, removed or created.
 
-    It is held open, so that no other gets its number meanwhile.
+    The directory is held open, so that no other can get its inode number meanwhile.
     """
     vacant, descriptor = not os.path.lexists(directory), -1
-    with suppress(OSError):  # nothing there, or nothing that may be opened: whoever opens the store says why
+    with suppress(OSError):  # missing, or not to be opened: opening the store says why
         descriptor = os.open(directory, _FLAGS)
 
     def has_changed() -> bool:
@@ -41,7 +41,7 @@ def _watched(directory: str) -> Iterator[Callable[[], bool]]:
 
 
 def in_one_place(directory: str, attempt: Callable[[], Opened], close: Callable[[Opened], object]) -> Opened:
-    """What an attempt opens, all of it in one directory; tried again when another came into its place meanwhile."""
+    """What an attempt opens, all of it in one directory; tried again when the directory was replaced meanwhile."""
     for _ in range(_ATTEMPTS):
         with _watched(directory) as has_changed:
             try:

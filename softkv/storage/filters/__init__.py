@@ -1,4 +1,4 @@
-"""What may be asked of payloads and values: as users write it (worded.py), as it is meant (conditions.py), in SQL.
+"""Filters on payloads and values: as users write them (worded.py), as conditions (conditions.py), and in SQL.
 
-Does not know about rows, nor about the catalog; valued.py compares the cells it is given.
+Does not know about rows, nor about the catalog; valued.py compares the values it is given.
 """

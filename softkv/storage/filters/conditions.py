@@ -1,9 +1,9 @@
-"""What a filter asks of a payload, in two forms that mean the same: an expression of SQL, and plain Python.
+"""The conditions of a filter on a payload, in two forms that mean the same: an expression of SQL, and plain Python.
 
 SQL answers for nearly every row, at a fraction of the time; but SQLite reads JSON in its own way. It cuts texts off at
-an escaped NUL, rounds integers beyond 64 bits, reads some floats a hair off on some machines, and differs between
+an escaped NUL, rounds integers beyond 64 bits, reads some floats slightly wrong on some machines, and differs between
 versions about names that are written with escapes. Wherever that could change an answer, the expression is NULL, which
-AND, OR and NOT of SQL carry along as what it is: not known. Such rows are left to Python, which is exact.
+AND, OR and NOT of SQL treat as unknown. Such rows are left to Python, which is exact.
 
 Names and operands are bound parameters, never a part of the SQL.
 
@@ -39,7 +39,7 @@ PAYLOAD: Expression = sa.literal_column("contents.payload", sa.Text)
 
 
 class Condition(Protocol):
-    """What a payload meets or not. `sql` is 1, 0, or NULL where only `holds` can tell.
+    """A condition on a payload. `sql` is 1, 0, or NULL where only `holds` can tell.
 
     Conditions can be compared and hashed, and equal ones mean the same.
     """
@@ -52,7 +52,7 @@ class Condition(Protocol):
 
 
 class Test(Protocol):
-    """What is asked of one field that is there. `sql` must be 0 for a field that is missing."""
+    """A test of one field that is present. `sql` must be 0 for a field that is missing."""
 
     def sql(self, kind: Expression, value: Expression) -> Expression:
         """The test as an expression over the JSON type ('missing' if need be) and the value of a field."""
@@ -63,7 +63,7 @@ class Test(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """All of these hold, or at least one where not `every` one has to. Without any, nothing is asked."""
+    """All parts hold, or, without `every`, at least one. With no parts, every payload meets it."""
 
     parts: tuple[Condition, ...]
     every: bool = True
@@ -78,7 +78,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """This does not hold."""
+    """A part does not hold."""
 
     part: Condition
 
@@ -91,7 +91,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field is there, and its value passes a test."""
+    """A field is present, and its value passes a test."""
 
     path: Path
     test: Test
@@ -140,7 +140,7 @@ class Among:
     others: frozenset[bool | None]
 
     def sql(self, kind: Expression, value: Expression) -> Expression:
-        """A float that seems equal is not known to be."""
+        """The test for equality; unknown for a float that seems equal."""
         parts = [kind == _constant(json.dumps(other)) for other in self.others]
         if self.texts:
             parts.append(sa.and_(kind == _constant("text"), _equal(value, list(self.texts))))
@@ -166,7 +166,7 @@ class Ordered:
     operand: Number | str
 
     def sql(self, kind: Expression, value: Expression) -> Expression:
-        """A comparison within the type. A float next to the operand is not known to be on either side."""
+        """A comparison within the type; unknown for a float very close to the operand."""
         compared = ORDERS[self.order](value, self.operand)
         if isinstance(self.operand, str):
             return sa.and_(kind == _constant("text"), compared)
@@ -190,7 +190,7 @@ def one_of(members: Iterable[str | Number | bool | None]) -> Among:
 
 
 def all_of(parts: Iterable[Condition]) -> Condition:
-    """All of these, without a shell around a single one, nor around a part that is itself made of such parts."""
+    """The condition that all of these hold; a single one is returned as it is, and nested ones are flattened."""
     flat = [inner for part in parts for inner in (part.parts if isinstance(part, Joined) and part.every else (part,))]
     return flat[0] if len(flat) == 1 else Joined(tuple(flat))
 
@@ -216,13 +216,13 @@ def _size(condition: Condition) -> tuple[int, int]:
 
 
 def _perhaps_escaped() -> Expression:
-    """A test of a field whose name cannot stand in a path of SQLite: missing, unless there is such a name at all."""
+    """A test of a field whose name cannot be in a path of SQLite: 0 unless the payload has names with escapes."""
     escaped, nameless = sa.func.instr(PAYLOAD, "\\") > 0, sa.func.instr(PAYLOAD, '"":') > 0
     return sa.case((sa.or_(escaped, nameless), sa.null()), else_=sa.false())
 
 
 def _is_plain(name: str) -> bool:
-    """Whether JSON holds a name as it is, with nothing to escape, and so a path of SQLite can.
+    """Whether JSON writes a name without escapes, so that it can be in a path of SQLite.
 
     Before version 3.45 or so it cannot be empty either.
     """
@@ -230,7 +230,7 @@ def _is_plain(name: str) -> bool:
 
 
 def spellings(number: Number) -> Iterator[Number]:
-    """A number in all the ways JSON may write it: SQLite reads equal texts alike, whatever it makes of them."""
+    """A number in all the ways JSON may write it: SQLite reads equal texts to the same number, if not the exact one."""
     yield number
     if isinstance(number, int) and float(number) == number:
         yield float(number)
@@ -256,5 +256,5 @@ def _one_of(kind: Expression, *names: str) -> Expression:
 
 
 def _constant(name: str) -> Expression:
-    """A word of SQLite's, which nobody chooses."""
+    """A fixed word of SQL, not from user input."""
     return sa.literal_column(f"'{name}'")

@@ -1,6 +1,6 @@
-"""The statement that looks for the rows of a condition: the one that is assembled, and so composed by SQLAlchemy.
+"""The statement that finds the rows that meet a condition: the only assembled one, so SQLAlchemy composes it.
 
-Imported by the first who asks with a filter: it takes longer to load than all else of the storage.
+Imported at the first query with a filter: SQLAlchemy takes longer to load than all the rest of the storage.
 Runs nothing (roster.py does).
 """
 
@@ -18,8 +18,8 @@ _DIALECT = sqlite.dialect()
 def search_for(items: str, condition: Condition) -> tuple[str, Callable[[int, int], list[Any]]]:
     """The statement for the rows that meet a condition, and the payloads of those where only Python can tell.
 
-    Beside it, what gives a value for every question mark, of the rows from a number to before another one.
-    The condition stands there twice. A subquery in its place would have SQLite work out all of it for every row.
+    Returned with it is a function (start, stop) that gives a value for every question mark.
+    The condition is in the statement twice. A subquery instead would make SQLite compute all of it for every row.
     """
     table = sa.table(items, sa.column("row"), sa.column("item"))
     contents, met = sa.table("contents", sa.column("item")), in_sql(condition)

@@ -1,6 +1,6 @@
 """Filters on the values of items, beside those on their payloads: which rows meet a condition.
 
-The value stands in a condition like a field of the payload whose name no payload can have. Conditions without it are
+In a condition the value is like a field of the payload, with a name that no payload can have. Conditions without it are
 left to the catalog; those on it are tested here, on arrays.
 """
 
@@ -17,7 +17,7 @@ Testing = Callable[[Test], Mask]
 
 
 def asks_value(condition: Condition) -> bool:
-    """Whether a condition asks for the value anywhere."""
+    """Whether a condition tests the value anywhere."""
     if isinstance(condition, Field):
         return condition.path == (VALUE,)
     parts = (condition.part,) if isinstance(condition, Not) else getattr(condition, "parts", ())
@@ -25,7 +25,7 @@ def asks_value(condition: Condition) -> bool:
 
 
 def meeting(condition: Condition, payloads: Callable[[Condition], Mask], values: Testing) -> Mask:
-    """The rows that meet a condition, by what says so of conditions on payloads, and of tests of values."""
+    """The rows that meet a condition, from functions that answer conditions on payloads and tests of values."""
     if not asks_value(condition):
         return payloads(condition)
     if isinstance(condition, Field):

@@ -2,7 +2,7 @@
 
     {"year": {"$gte": 2000}, "$or": [{"genre": "crime"}, {"stars": {"$gt": 4}}]}
 
-All entries of a dict must hold. A plain name is that of a field of the payload. Beside it stands one of
+All entries of a dict must hold. A plain name is that of a field of the payload. Its value is one of
 
     a text, number, boolean or None   the field equals it
     {"$gte": 2000, "$lt": 2010}       operators, all of which must hold
@@ -13,15 +13,15 @@ All entries of a dict must hold. A plain name is that of a field of the payload.
 Operators on a field: $eq $ne $gt $gte $lt $lte $in $nin $exists, and $not before operators, a value or a nested filter.
 On whole filters: $and and $or with a list of them, $not with one.
 
-Types count. Numbers are compared with numbers, exactly, whole or broken; texts with texts, by code point. true and
+Types matter. Numbers are compared with numbers, exactly, integers and floats; texts with texts, by code point. true and
 false equal themselves, and never 1 or 0; null equals null. Lists and objects equal nothing. Only numbers and texts have
 an order. A value of another type is neither above nor below nor equal, and so it differs: $ne, $nin and $not hold.
 
 A field that is missing meets no condition but {"$exists": False}: not $ne either, nor $nin, nor $not on a field. Fields
-are missing as well where there is no payload, or one that is not an object. $not before a whole filter simply turns its
-answer around. {} asks nothing.
+are missing as well where there is no payload, or one that is not an object. $not before a whole filter simply inverts
+its answer. {} matches everything.
 
-What cannot be understood is a FilterError that names the place. Does not read payloads: conditions.py says how.
+A filter that cannot be understood is a FilterError that names the place. Does not read payloads (conditions.py does).
 """
 
 import difflib
@@ -96,14 +96,14 @@ class _Reader:
         return all_of(parts) if name == "$and" else Joined(tuple(parts), every=False)
 
     def _value(self, given: Any, at: str, level: int) -> Condition:
-        """What stands beside $value: a value, or operators; it has no fields."""
+        """The test of $value: a value, or operators; it has no fields."""
         names = [name for name in given if not str(name).startswith("$")] if isinstance(given, Mapping) else []
         if isinstance(given, Mapping) and (names or not given):
             raise _refusal(at, "a value or operators", "a dict without operators", 'Write {"$value": {"$gt": 3}}.')
         return self._field(given, (VALUE,), at, level)
 
     def _field(self, given: Any, path: Path, at: str, level: int) -> Condition:
-        """What stands beside the name of a field: a value, operators, or a filter on its own fields."""
+        """The test of a field: a value, operators, or a filter on its own fields."""
         self._count(at, level)
         if not isinstance(given, Mapping):
             return Field(path, one_of([_scalar(given, at)]))
@@ -111,7 +111,7 @@ class _Reader:
         names = [_field_name(name, at) for name in given if name not in operators]
         if operators and names:
             both = f"both {_quoted(operators[0])} and {_quoted(names[0])}"
-            raise _refusal(at, "operators or the names of fields", both, 'Set them apart: {"$and": [{...}, {...}]}.')
+            raise _refusal(at, "operators or the names of fields", both, 'Separate them: {"$and": [{...}, {...}]}.')
         if operators:
             return all_of(self._operator(name, given[name], path, f"{at}[{_quoted(name)}]", level) for name in given)
         return all_of([Field(path, AnObject()), *self._nested(given, path, at, level)])
@@ -141,7 +141,7 @@ class _Reader:
     def _count(self, at: str, level: int) -> None:
         self._seen += 1
         if level > DEEPEST_FILTER:
-            raise _refusal(at, f"at most {DEEPEST_FILTER} levels", "more", "Write it flatter.")
+            raise _refusal(at, f"at most {DEEPEST_FILTER} levels", "more", "Nest it less deeply.")
         if self._seen > MOST_CONDITIONS:
             advice = 'To compare one field with many values, use "$in".'
             raise _refusal("where", f"at most {MOST_CONDITIONS:,} conditions", "more", advice)
@@ -212,7 +212,7 @@ def _text(value: str, at: str) -> str:
     except UnicodeEncodeError as error:
         advice = f"Remove the lone surrogate at position {error.start}."
         raise _refusal(at, "a text of Unicode characters", _described(value), advice) from error
-    return str.__str__(value)  # of NumPy's texts, too
+    return str.__str__(value)  # also turns NumPy's texts into Python's
 
 
 def _field_name(name: object, at: str) -> str:
@@ -234,7 +234,7 @@ def _refusal(at: str, expected: str, got: str, advice: str) -> FilterError:
 
 
 def _described(value: object) -> str:
-    """A value as it stands in a message; of large ones, and of what could print anything, the type."""
+    """A value as shown in a message; for large values, and for objects with a repr of their own, the type."""
     if isinstance(value, str):
         return shown(value)
     if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 2**63):
@@ -243,6 +243,6 @@ def _described(value: object) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as it stands in a path: where["name"]."""
+    """A name as shown in a path: where["name"]."""
     short = name if len(name) <= 60 else name[:57] + "..."
     return json.dumps(short, ensure_ascii=not short.isprintable())

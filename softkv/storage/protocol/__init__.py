@@ -1,4 +1,4 @@
-"""How a store is opened (opening.py), read as of one commit (snapshot.py), changed by one (writer.py) and kept whole.
+"""How a store is opened (opening.py), read as of one commit (snapshot.py), changed (writer.py), checked and copied.
 
-Does not know about SQL: what the catalog says is asked of softkv.storage.catalog.
+Does not know about SQL: the catalog is read and written by softkv.storage.catalog.
 """

@@ -1,11 +1,11 @@
-"""The last commit that was acknowledged, noted in LOCK: the one other place that knows of it, besides the catalog.
+"""The last commit that was acknowledged, noted in LOCK: its only record outside the catalog.
 
-The catalog alone cannot tell that it has lost a commit. Without its log, or with a damaged one, SQLite gives what was
-there before; so does a page whose write was lost. The note is written after each commit and not synced, which would
-cost as much as the commit. So it may be behind the catalog of a writer that did not close, and then says nothing; it
-is never ahead of a whole one.
+The catalog alone cannot tell that it has lost a commit. Without its log, or with a damaged one, SQLite returns the
+state before; so does a page whose write was lost. The note is written after each commit and not synced, since a sync
+would cost as much as the commit. So it may be behind the catalog of a writer that did not close, and then proves
+nothing; it is never ahead of an undamaged catalog.
 
-A store whose LOCK is gone, or has no note that matches its checksum, is believed as it is.
+A store whose LOCK is gone, or has no note that matches its checksum, is accepted as it is.
 """
 
 from contextlib import suppress
@@ -20,7 +20,7 @@ from softkv.storage.layout import CATALOG
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A commit: of which store, its number, and a checksum of what it said of the rows."""
+    """A commit: its store, its number, and a checksum of its record of the rows."""
 
     store: str
     number: int
@@ -33,8 +33,8 @@ class Acknowledged:
 
     @classmethod
     def read(cls, directory: str) -> "Acknowledged | None":
-        """What LOCK says, if it says anything; ask it before the catalog, which may be moving on."""
-        with suppress(StoreError):  # then nobody knows; the catalog will say whether the store can be opened
+        """The note in LOCK, if there is one; read it before the catalog, which a writer may be changing."""
+        with suppress(StoreError):  # without a note; whether the store can be opened depends on the catalog
             note = locks.note_in(locks.content(directory))
             if note:
                 words = note.decode().split()
@@ -42,13 +42,13 @@ class Acknowledged:
         return None
 
     def put(self, lock: locks.FileLock, *, durably: bool = False) -> None:
-        """Note it in the file that a writer holds."""
+        """Write the note to the lock file that a writer holds."""
         lock.put_note(locks.note_of(self.number, self.store, self.record))
         if durably:
             files.sync(lock.descriptor, lock.path)
 
     def objection(self, head: Head, standing: Standing | None) -> str | None:
-        """What speaks against a catalog that was asked after this note, if anything does."""
+        """Why a catalog that was read after this note must have lost a commit; None where it need not have."""
         if self.store != head.store or self.number < head.number:
             return None
         if self.number > head.number:
@@ -61,9 +61,9 @@ class Acknowledged:
         return None
 
     def surprise(self, head: Head) -> str | None:
-        """What speaks against a catalog that was asked before this note, and did not lose a commit.
+        """Why a catalog is ahead of this note in a way that cannot be; None where it is not.
 
-        Who closes makes the note durable, and says so in the catalog afterwards; so then it is not behind.
+        A writer that closes makes the note durable before it marks the catalog as closed; so then it is not behind.
         """
         if self.store != head.store or self.number >= head.number or head.writing:
             return None
@@ -71,12 +71,12 @@ class Acknowledged:
 
 
 def require_acknowledged(known: Acknowledged | None, directory: str, head: Head, standing: Standing | None) -> None:
-    """Refuse a catalog that has lost what was acknowledged."""
+    """Refuse a catalog that has lost an acknowledged commit."""
     _refuse(directory, known.objection(head, standing) if known else None)
 
 
 def require_at_close(directory: str, head: Head) -> None:
-    """Refuse a catalog that is further than its last writer left it; asked by the next one, who holds the lock."""
+    """Refuse a catalog that is ahead of where its last writer closed; called by the next writer, with the lock held."""
     known = Acknowledged.read(directory)
     _refuse(directory, known.surprise(head) if known else None)
 
@@ -90,7 +90,7 @@ def _refuse(directory: str, objection: str | None) -> None:
 
 
 def _record(standing: Standing) -> int:
-    """A checksum of what only a commit changes: neither derived rows, nor whether a later generation took over."""
+    """A checksum of what only a commit changes: without derived rows, and without whether the generation is retired."""
     layout = standing.layout
     widths = (layout.key_width, layout.kind.value, layout.value_width)
     return seal(

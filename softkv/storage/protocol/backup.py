@@ -1,9 +1,9 @@
 """Copy a store as of one commit, while others read and write it: into a backup, into an earlier backup, and back.
 
-A backup is a store that only a backup writes to: it is read like any other, and the file BACKUP keeps writers out. The
-catalog is copied first, by SQLite and in one transaction; what it names is pinned, compared with its checksums, written
-and synced, and only then the new catalog takes the place of the earlier one, in one transaction. So a backup that was
-interrupted is the earlier one, whole. Rows and index files that the earlier backup has are not written again.
+A backup is a store that only later backups write to: it is read like any other, and the file BACKUP keeps writers out.
+The catalog is copied first, by SQLite and in one transaction; the files it names are pinned, compared with their
+checksums, written and synced, and only then the new catalog replaces the earlier one, in one transaction. So an
+interrupted backup leaves the earlier one intact. Rows and index files that it already has are not written again.
 
 Does not decide when a store is copied, and writes nothing to the store itself.
 """
@@ -37,9 +37,9 @@ _CHECKSUMS = 1 << 16  # checksums compared at a time
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy of a store: of which commit it is, how many items it has, and how many bytes were written to it.
+    """A copy of a store: its commit, how many items it has, and how many bytes were written to it.
 
-    `left_out` names index files that were damaged or missing, so that the copy does without them.
+    `left_out` names index files that are not in the copy because they were damaged or missing.
     """
 
     path: str
@@ -51,11 +51,11 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What an earlier backup has already: rows by generation, of norms perhaps fewer, and index files."""
+    """What an earlier backup has already: rows by generation, perhaps fewer of the norms, and index files."""
 
     standings: Mapping[int, Standing] = field(default_factory=dict)
     norms: Mapping[int, int] = field(default_factory=dict)
-    dropped: Sequence[int] = ()  # rebuilds of its own whose numbers the store has given anew
+    dropped: Sequence[int] = ()  # rebuilds in it whose numbers the store has used again
     indexes: frozenset[int] = frozenset()
 
 
@@ -67,7 +67,7 @@ def backup(
     progress: Progress | None = None,
     known: Head | None = None,
 ) -> Backup:
-    """Copy a store into a new directory, or what is new in it into an earlier backup; others may write meanwhile.
+    """Copy a store into a new directory, or what is new into an earlier backup; others may write to it meanwhile.
 
     `force` allows a network file system, where locks and syncs may not hold. `progress` is called with (done, all)
     bytes. `known` is a commit that the store must have reached. Damaged rows are not copied: it raises, and an earlier
@@ -93,7 +93,7 @@ def restore(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Backup:
-    """Copy a backup to where nothing is, as a store of its own that may be written to."""
+    """Copy a backup to a path where nothing is, as a store of its own that may be written to."""
     source, directory = opening.directory_of(path), opening.directory_of(target)
     with _translating(source, directory):
         if not os.path.lexists(source):
@@ -106,7 +106,7 @@ def restore(
 def _anew(
     source: str, directory: str, *, marked: bool, force: bool, progress: Progress | None, known: Head | None
 ) -> Backup:
-    """Copy all of a store to where nothing is; what others may not read, they may not read there either."""
+    """Copy all of a store to a path where nothing is; other users get no more access to it than to the original."""
     with opening.made_beside(directory, force=force) as (building, lock):
         if os.path.isdir(source):
             os.chmod(building, os.stat(source).st_mode & 0o777 | 0o700)
@@ -116,14 +116,14 @@ def _anew(
 
 
 def require_apart(source: str, directory: str) -> None:
-    """Refuse to copy what lies in one directory to itself, or into itself."""
+    """Refuse to copy a directory to itself, or into itself."""
     if source == directory or directory.startswith(os.path.join(source, "")):
         raise BackupRefused(f"{directory} is the store itself or lies in it. Name a directory outside of it.")
 
 
 @contextmanager
 def _translating(source: str, directory: str) -> Iterator[None]:
-    """Around a copy: between directories that are apart, and with errors of ours for those of the system."""
+    """Wrap a copy: refuse directories within one another, and raise errors of ours for those of the system."""
     require_apart(source, directory)
     with files.translating(f"cannot copy {source} to {directory}"):
         yield
@@ -139,7 +139,7 @@ def _require_backup(directory: str) -> None:
 
 
 class _Copy:
-    """One copy on its way into a directory that is locked; counts what it writes."""
+    """One copy in progress, into a directory that is locked; counts what it writes."""
 
     def __init__(
         self, source: str, directory: str, lock: locks.FileLock, progress: Progress | None, known: Head | None
@@ -153,7 +153,7 @@ class _Copy:
     def into_nothing(self, *, marked: bool) -> Backup:
         """All of the store, into an empty directory: as a backup, or as a store with a name of its own.
 
-        Were a restored store called as the lost one, either could be backed up over the backup of the other.
+        A restored store gets a new name: else either store could be backed up over the backup of the other.
         """
         with original_of(self.source, self._staged, self._known) as original:
             store = original.head.store if marked else secrets.token_hex(16)
@@ -177,12 +177,12 @@ class _Copy:
             connection.settle_writer()
             earlier = Catalog(connection)
             earlier.identify()
-            remove_leftovers(self.directory, earlier)  # of a backup that was interrupted: they take room
+            remove_leftovers(self.directory, earlier)  # of an interrupted backup: they take space
             with original_of(self.source, self._staged, self._known) as original:
                 common = _in_common(original, earlier, self.directory)
                 self._forget_dropped(original, common, earlier)
                 self._write_files(original, common, original.head.store)
-                self._lock.forget_note()  # a catalog must never be behind it, nor be ahead of it once it is closed
+                self._lock.forget_note()  # the note must not be ahead of the catalog, nor behind a closed one
                 original.catalog.connection.copy_into(connection)
         except BaseException:
             connection.abandon()
@@ -190,9 +190,9 @@ class _Copy:
         return self._finished(connection, original, original.head.store)
 
     def _forget_dropped(self, original: Original, common: _Common, earlier: Catalog) -> None:
-        """Make room in an earlier backup for a rebuild under the number of one that was dropped since.
+        """Remove from an earlier backup a rebuild that was dropped and whose number another rebuild now has.
 
-        As late as can be: what takes its place has been read whole, and compared with its checksums.
+        As late as possible: what replaces it has been read completely, and compared with its checksums.
         """
         for number in common.dropped:
             generation, rows = original.generations[number], original.standings[number].rows
@@ -203,10 +203,10 @@ class _Copy:
             with earlier.connection.writing():
                 earlier.drop_unfinished(number)
 
-    # What is written
+    # Writing
 
     def _write_files(self, original: Original, common: _Common, store: str) -> None:
-        """All that the catalog names and the directory does not have yet, durable when this returns."""
+        """Write all that the catalog names and the directory does not have yet; durable when this returns."""
         self._written, self._left_out = os.path.getsize(self._staged), list(original.lost)
         wanted = [(record, file) for record, file in original.indexes if record.file not in common.indexes]
         runs = {number: _runs(standing, common) for number, standing in original.standings.items()}
@@ -227,7 +227,7 @@ class _Copy:
     def _write_generation(
         self, original: Original, source: Generation, store: str, known: Standing | None, runs: Sequence[range]
     ) -> None:
-        """The rows of a generation that the directory does not have, each compared with its checksum."""
+        """Write the rows of a generation that the directory does not have, each compared with its checksum."""
         catalog = original.catalog
         target = (
             Generation.create(store, self.directory, source.number, source.layout, catalog)
@@ -244,7 +244,7 @@ class _Copy:
                 target.require_length(known.rows)
             for arena, rows, run in zip(target.arenas, (source.keys, source.values), runs[:2], strict=False):
                 self._write_rows(arena, rows.block, run)
-            norms, run = target.arenas[2], runs[2]  # derived, so they may be missing here or there
+            norms, run = target.arenas[2], runs[2]  # derived, so they may be missing on either side
             run = range(min(run.start, norms.stored_rows()), run.stop)
             self._write_rows(norms, source.arenas[2].rows_as_they_are, run)
             target.make_durable()
@@ -259,7 +259,7 @@ class _Copy:
             self._tell(rows.nbytes)
 
     def _write_index(self, path: str, record: IndexRecord, file: IndexFile) -> None:
-        """One index file; one that is damaged is done without."""
+        """Write one index file; a damaged one is left out."""
         try:
             self._write_file(path, file.pieces())
         except IndexDamaged:
@@ -268,7 +268,7 @@ class _Copy:
 
     def _write_file(self, path: str, pieces: Iterable[tuple[int, bytes]]) -> None:
         with suppress(FileNotFoundError):
-            os.unlink(path)  # what an interrupted backup has left
+            os.unlink(path)  # left by an interrupted backup
         descriptor = files.create_file(path)
         try:
             for start, piece in pieces:
@@ -285,7 +285,7 @@ class _Copy:
             self._progress(min(self._done, self._total), self._total)
 
     def _finished(self, connection: Connection, original: Original, store: str) -> Backup:
-        """Say in the directory which commit it holds and that all is well, and remove what nothing names any more."""
+        """Record in the directory which commit it holds and that it is complete, and remove files no longer named."""
         try:
             connection.settle_writer()
             catalog, head = Catalog(connection), original.head
@@ -294,7 +294,7 @@ class _Copy:
                 catalog.advance(head, store=store, writing=0)
                 for number in catalog.generations():
                     if number not in original.standings:
-                        catalog.drop_generation(number)  # retired: a reader of the store has it open, and none here
+                        catalog.drop_generation(number)  # retired, and no reader of the backup has it open
             remove_leftovers(self.directory, catalog)
         except BaseException:
             connection.abandon()
@@ -317,7 +317,7 @@ def _runs(standing: Standing, common: _Common) -> tuple[range, range, range]:
 
 
 def _in_common(original: Original, earlier: Catalog, directory: str) -> _Common:
-    """What an earlier backup has already; refused when it is of another store, newer, or of another history."""
+    """What an earlier backup has already; an error when it is of another store, newer, or of another history."""
     head = earlier.head()
     if head.store != original.head.store:
         raise BackupRefused(f"{directory} is a backup of another store. Name another directory.")
@@ -348,7 +348,7 @@ def _in_common(original: Original, earlier: Catalog, directory: str) -> _Common:
 
 
 def _states(catalog: Catalog) -> object:
-    """What a commit says, but for how the last writer left it: two that have one number must agree in it."""
+    """The content of a commit, without how its writer closed: two commits with the same number must agree in it."""
     head = catalog.head()
     if not head.generation:
         return replace(head, epoch=0, writing=0)

@@ -1,8 +1,8 @@
 """Check a store against itself.
 
 Compares headers, lengths and checksums of the arenas, every row of the catalog, the record of the dead and the sums.
-Never stops at the first finding, never raises for damage, and changes nothing. What it learns of every row is what
-repair.py goes by.
+Never stops at the first finding, never raises for damage, and changes nothing. What it finds out about every row
+decides what repairing.py saves.
 """
 
 import os
@@ -31,12 +31,12 @@ from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
 
 _STRIDE = 10_000  # rows of the catalog looked at together
-_ADVICE = re.compile(r" `softkv check` tells what is left[^.]*\.")  # in errors; whoever reads the report has done so
+_ADVICE = re.compile(r" `softkv check` tells what is left[^.]*\.")  # in errors; needless in the report of that check
 
 
 @dataclass(slots=True)
 class Report:
-    """What a check found. Findings are damage, or that the store is older than it must be; notes are neither."""
+    """The result of a check. Findings are damage, or that the store is older than it must be; notes are neither."""
 
     path: str
     findings: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Report:
 
 @dataclass(slots=True)
 class Survey:
-    """A report, and what can still be read: for each row whether all of it can be believed, and the open files."""
+    """A report, and what can still be read: for each row whether all of it is undamaged, and the open files."""
 
     report: Report
     catalog: Catalog | None = None
@@ -69,13 +69,13 @@ class Survey:
     standing: Standing | None = None
     unfinished: int | None = None  # the generation of a rebuild
     good: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
-    alive: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # live by either record; more rows than good
+    alive: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # live by either record; may outnumber `good`
     arenas: list[Arena] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
 
     @property
     def lost(self) -> Mask:
-        """For each row, also those that the files are too short for, whether it is live and cannot be believed."""
+        """For each row, also those beyond the end of the files, whether it is live and damaged."""
         return self.alive & ~np.pad(self.good, (0, len(self.alive) - len(self.good)))
 
     def close(self) -> None:
@@ -87,9 +87,9 @@ class Survey:
 
 
 def check(path: str | os.PathLike[str], *, at_least: int | None = None) -> Report:
-    """Check a store; only for a path where there is none it raises. Safe while others write: it looks at one commit.
+    """Check a store; raises only where there is none. Safe while others write: it checks one commit.
 
-    `at_least` is a commit that it must have reached: an older copy of a store is sound, and cannot tell that it is old.
+    `at_least` is a commit that it must have reached: an older copy of a store is undamaged, but does not show its age.
     """
     if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
         raise InputError(f"expected at_least as the number of a commit, got {at_least!r}")
@@ -103,11 +103,11 @@ def check(path: str | os.PathLike[str], *, at_least: int | None = None) -> Repor
 
 
 def survey(directory: str) -> Survey:
-    """Look at all of a store, and go on after damage as far as anything can be read."""
+    """Read all of a store, and go on after damage as far as anything can be read."""
     while True:
         found = Survey(Report(directory))
         acknowledged = Acknowledged.read(directory)
-        with _going_on(found.report, but=(StoreNotFound, NotAStore)):  # nothing to check is not the same as damage
+        with _going_on(found.report, but=(StoreNotFound, NotAStore)):  # that there is no store is not damage
             found.catalog = opening.connect(directory)
             with found.catalog.connection.reading():
                 _survey(found, found.catalog, directory)
@@ -121,7 +121,7 @@ def survey(directory: str) -> Survey:
 
 
 def _compare_commits(report: Report, before: Acknowledged | None, head: Head, standing: Standing | None) -> None:
-    """The commit of the catalog with the one that LOCK knew before the catalog was asked, and knows now."""
+    """Compare the commit of the catalog with the ones noted in LOCK before the catalog was read, and now."""
     after = Acknowledged.read(report.path)
     found = (before and before.objection(head, standing), after and after.surprise(head))
     report.findings += [objection for objection in found if objection]
@@ -129,7 +129,7 @@ def _compare_commits(report: Report, before: Acknowledged | None, head: Head, st
 
 @contextmanager
 def _going_on(report: Report, *, but: tuple[type[SoftKVError], ...] = ()) -> Iterator[None]:
-    """Take damage down as a finding, and go on after it."""
+    """Record damage as a finding, and go on after it."""
     try:
         yield
     except but:
@@ -139,7 +139,7 @@ def _going_on(report: Report, *, but: tuple[type[SoftKVError], ...] = ()) -> Ite
 
 
 def _overtaken(found: Survey) -> bool:
-    """Whether a switch or an end of a rebuild came between, and files are missing because nobody needs them."""
+    """Whether files are missing only because a compaction or the end of a rebuild has removed them meanwhile."""
     if found.catalog is None or found.standing is None:
         return False
     try:
@@ -190,7 +190,7 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
 
 
 def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: Head, number: int) -> None:
-    """The rows that a rebuild has written so far, surveyed apart from the others: their damage costs no item."""
+    """Survey the rows that a rebuild has written so far, apart from the others: their damage costs no item."""
     standing = catalog.standing(number)
     report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
     begun = Survey(report, standing=standing)
@@ -204,7 +204,7 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
 
 
 def _believable_rows(report: Report, catalog: Catalog, directory: str, standing: Standing) -> int:
-    """The row count of the catalog, or fewer when no file holds as many: nothing may be sized by a lie."""
+    """The row count of the catalog, or fewer when no file holds as many: a false count must not size anything."""
     most, held = catalog.most_rows(), 0
     for shape in standing.layout.arenas[:2]:
         path = os.path.join(directory, generation_name(standing.generation), shape.file)
@@ -217,7 +217,7 @@ def _believable_rows(report: Report, catalog: Catalog, directory: str, standing:
 
 
 def _granule(report: Report, catalog: Catalog, standing: Standing) -> int:
-    """How the checksums of a generation are divided; where that is not known, as many as there are tell."""
+    """How many bytes each checksum of a generation covers; where that is not known, it follows from their number."""
     try:
         return catalog.granule(standing.generation)
     except StoreDamaged as error:
@@ -227,7 +227,7 @@ def _granule(report: Report, catalog: Catalog, standing: Standing) -> int:
 
 
 def _survey_beside(report: Report, catalog: Catalog) -> None:
-    """What is kept beside the items: batches, the secret, how checksums are divided, and what is derived."""
+    """Survey what is kept beside the items: batches, the secret, the granules, and derived parts."""
     if catalog.connection.user_version() < 3:
         return
     for table in ("granules", "batches"):
@@ -239,7 +239,7 @@ def _survey_beside(report: Report, catalog: Catalog) -> None:
 
 
 def _survey_derived(report: Report, connection: Connection) -> None:
-    """The parts of what is derived: they are done without, so what is wrong with them is no damage of the store."""
+    """Survey derived parts: a store works without them, so their damage is no damage of the store."""
     try:
         odd = damaged_rows(connection)
         if odd:
@@ -269,7 +269,7 @@ def _look_for_leftovers(report: Report, catalog: Catalog, directory: str) -> Non
 
 
 def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head) -> None:
-    """The index files. They are derived, so what is wrong with them is no damage of the store."""
+    """Survey the index files. They are derived, so their damage is no damage of the store."""
     for name in catalog.index_names(head.generation):
         try:
             found = index_files.find(catalog, directory, head.generation, name, head.number)
@@ -308,7 +308,7 @@ def _survey_arena(
 
 
 def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
-    """Every row of the roster, and the bitmaps of the dead beside it."""
+    """Survey every row of the roster, and the bitmaps of dead rows."""
     report, roster = found.report, Roster(catalog, standing.generation)
     rows = min(standing.rows, catalog.most_rows())
     found.alive = np.zeros(rows, np.bool_)
@@ -334,7 +334,7 @@ def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
 
 
 def _survey_labels(found: Survey, catalog: Catalog) -> None:
-    """The labels, and the rows that have one which can be believed."""
+    """Survey the labels, and mark the rows whose label is damaged."""
     with _going_on(found.report):
         catalog.labels()
     with _going_on(found.report):
@@ -349,7 +349,7 @@ def _survey_labels(found: Survey, catalog: Catalog) -> None:
 
 
 def _survey_sums(found: Survey, catalog: Catalog, standing: Standing) -> None:
-    """The sums over the live values, and how many items carry each label."""
+    """Survey the sums over the live values, and how many items carry each label."""
     report = found.report
     values = found.arenas[1].rows(standing.rows)
     if standing.layout.kind.coded:

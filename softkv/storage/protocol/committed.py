@@ -1,6 +1,6 @@
-"""What one commit says: the rows, who of them is dead, and the pinned files they lie in.
+"""The content of one commit: the rows, which of them are dead, and the pinned files they lie in.
 
-The single place where a handle learns the state of its store, first and again. Writes nothing.
+The single place where a handle reads the state of its store, at first and later. Writes nothing.
 """
 
 import os
@@ -31,7 +31,7 @@ class Committed:
 
     @cached_property
     def acknowledged(self) -> Acknowledged:
-        """What is noted of it where the catalog cannot lose it."""
+        """The note of this commit that is kept outside the catalog."""
         return Acknowledged.of(self.head, self.standing)
 
     @property
@@ -41,9 +41,9 @@ class Committed:
 
 
 def load(catalog: Catalog, directory: str, known: Committed | None, *, write: bool) -> Committed:
-    """The newest commit. What `known` holds open is taken over when it is still current, and let go otherwise.
+    """The newest commit. Files that `known` has open are kept when they are still current, and released otherwise.
 
-    The catalog is compared with the commit that is known, or the first time with the one that was acknowledged last.
+    The catalog is compared with the `known` commit, or at first with the one that was acknowledged last.
     """
     acknowledged = known.acknowledged if known else Acknowledged.read(directory)
     for _ in range(1_000):
@@ -93,7 +93,7 @@ def _pinned(catalog: Catalog, directory: str, head: Head, standing: Standing, *,
     pin = locks.pin_shared(os.path.join(directory, generation_name(head.generation)))
     if pin is None:
         return None
-    # Subtle: the pin may hold a directory that was being removed, so the catalog is asked once more before it counts.
+    # Subtle: the pinned directory may be one that is being removed, so the catalog is read again before it is used.
     if catalog.head().generation != head.generation:
         pin.release()
         return None

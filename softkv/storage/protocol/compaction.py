@@ -1,8 +1,8 @@
 """Write the live rows into a new generation, in their order or in another, and switch to it in one transaction.
 
-Readers keep the generation they pinned; the old files go when the last of them has let go. The catalog's part runs
-beside two threads that copy keys and values. Index files of the new generation are named in the same transaction;
-those of the old one stay with it.
+Readers keep the generation they pinned; the old files are removed when the last reader has released them. The catalog's
+part runs beside two threads that copy keys and values. Index files of the new generation are named in the same
+transaction; those of the old one stay with it.
 
 Does not decide when to compact, nor in which order.
 """
@@ -33,12 +33,12 @@ from softkv.storage.threads import beside
 LOG = log_of(__name__)
 
 _STRIDE = 4 << 20  # bytes copied at a time
-_PATIENCE = 0.1  # seconds between two looks at how far the threads are
+_PATIENCE = 0.1  # seconds between two reports of progress
 
 
 @dataclass(slots=True)
 class _Course:
-    """How far a copy is: what its threads and the caller's share."""
+    """The progress of a copy, shared by its threads and the caller's."""
 
     writer: Writer
     total: int
@@ -56,7 +56,7 @@ class _Course:
                 self.progress(done, self.total)
 
     def follow(self, copying: "list[Future[Complete]]", *, to_the_end: bool = False) -> None:
-        """Tell how far it is, and notice when a thread has failed."""
+        """Report progress, and raise the error of a thread that has failed."""
         self.tell()
         while True:
             running = wait(copying, _PATIENCE if to_the_end else 0, FIRST_EXCEPTION)
@@ -70,7 +70,7 @@ class _Course:
 def compact(
     writer: Writer, order: Any = None, *, index: Mapping[str, Content] | None = None, progress: Progress | None = None
 ) -> None:
-    """Leave the dead behind. Does nothing to a store without any, unless there is an order or an index."""
+    """Remove dead rows. Does nothing to a store without any, unless there is an order or an index."""
     with writer.work():
         standing, deaths = writer.committed.standing, writer.committed.deaths
         rows = None if order is None else checked_order(order, deaths.live(writer.committed.rows))
@@ -176,7 +176,7 @@ def _copy_rows(arena: Arena, blocks: Iterator[Array], course: _Course, position:
     row = tail = 0
     for block in blocks:
         if course.stopped:
-            break  # nobody asks for the result any more
+            break  # the result is no longer needed
         arena.write(row, block)
         complete, tail = extend_windows(row * arena.shape.row_bytes, tail, flat(block), arena.granule)
         finished += complete

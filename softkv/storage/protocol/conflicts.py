@@ -1,7 +1,7 @@
-"""What becomes of the keys of a change, before anything is written.
+"""Decide what happens to the keys of a change, before anything is written.
 
-Those to add that are there already are refused, replaced or passed over. Those to delete are all there, or nothing is
-deleted. Writes nothing.
+Keys to add that exist already are refused, replaced or ignored. Keys to delete must all exist, or nothing is deleted.
+Writes nothing.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ CONFLICTS = ("error", "replace", "ignore")
 
 
 def require_known(on_conflict: str) -> None:
-    """Refuse another word for what becomes of them."""
+    """Refuse an `on_conflict` other than the three known ones."""
     if on_conflict not in CONFLICTS:
         raise InputError(f"on_conflict is {on_conflict!r}; use one of {', '.join(CONFLICTS)}")
 
@@ -44,7 +44,7 @@ def resolved(
     if present:
         for position, entry in zip(present, roster.entries(doomed), strict=True):
             if entry.key != batch.keys[position]:
-                raise StoreDamaged(f"{path}: the keys of the catalog lead astray. Run `softkv check`.")
+                raise StoreDamaged(f"{path}: the keys of the catalog lead to wrong rows. Run `softkv check`.")
             ordinals[position] = entry.ordinal
     return batch, doomed, ordinals
 

@@ -1,6 +1,6 @@
-"""The newest commit for a reader, looked for on every call: as cheap as SQLite can say that nothing has changed.
+"""The newest commit for a reader, looked for on every call, by SQLite's cheapest test that nothing has changed.
 
-A reader keeps open what it has opened. That another file has come into the place of the catalog is noticed here.
+A reader keeps its files open. That the catalog was replaced by another file is noticed here.
 """
 
 import time
@@ -10,11 +10,11 @@ from softkv.storage.catalog.connection import place_of
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.committed import Committed
 
-PAUSE = 0.01  # seconds from one look at which file lies there to the next
+PAUSE = 0.01  # seconds between two checks of which file is there
 
 
 class Following:
-    """What one reading handle knows of its catalog: when it has changed last, and which file it was."""
+    """The last seen version of the catalog of one reading handle, and which file it was."""
 
     def __init__(self, directory: str, catalog: Catalog) -> None:
         self._directory, self._catalog = directory, catalog
@@ -40,7 +40,7 @@ class Following:
                 return newest
 
     def _require_in_place(self, known: Committed) -> None:
-        """Notice that another copy was put in the place of the store, whose open files would be read on."""
+        """Refuse when another copy has replaced the store, since the old open files would be read on."""
         now = time.monotonic()
         if now < self._looked + PAUSE:
             return

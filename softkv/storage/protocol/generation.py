@@ -26,7 +26,7 @@ from softkv.storage.disk.arena import Arena, ArenaIdentity, VerifiedRows, extend
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import GRANULE, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
 
-Complete = tuple[list[tuple[int, int]], int]  # windows by number with their checksums, and that of the unfinished one
+Complete = tuple[list[tuple[int, int]], int]  # complete windows (number, checksum), and the unfinished one's checksum
 
 Array = npt.NDArray[Any]
 
@@ -97,12 +97,12 @@ class Generation:
         files.sync_directory(os.path.dirname(self.directory))
 
     def grow(self, standing: Standing) -> None:
-        """Take note of what is committed."""
+        """Extend the rows to what is committed."""
         for rows, tail in zip((self.keys, self.values, self._norms), standing.tails, strict=True):
             rows.grow(standing.rows, tail)
 
     def require_length(self, rows: int) -> None:
-        """Refuse row counts that the files do not bear out, before anything is sized by them."""
+        """Refuse row counts for which the files are too short, before memory is allocated by them."""
         for arena in self.arenas[:2]:
             arena.require_rows(rows)
 
@@ -138,8 +138,8 @@ class Generation:
     def mend_norms(self, rows: int) -> tuple[list[tuple[int, int]], int] | None:
         """Write again the norms that are not as committed at the end of their file; returns their new checksums.
 
-        Looks at the end only, since norms are synced once per MiB: see `norms_due`. Older damage is noticed by those
-        who read it.
+        Looks at the end only, since norms are synced once per MiB: see `norms_due`. Older damage is noticed when it is
+        read.
         """
         try:
             self._norms.verify_end()
@@ -153,15 +153,15 @@ class Generation:
         return None
 
     def retain(self) -> "Generation":
-        """One more user."""
+        """Count one more user."""
         with self._lock:
             self._users += 1
         return self
 
     def release(self) -> None:
-        """One user less; the last closes the files and gives up the pin."""
+        """Count one user less; the last closes the files and releases the pin."""
         if os.getpid() != self._process:
-            return  # a child gave up the pin when it was born, and its end closes the files
+            return  # a forked child released the pin at its start, and its end closes the files
         with self._lock:
             self._users -= 1
             if self._users:

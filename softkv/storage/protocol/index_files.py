@@ -1,10 +1,10 @@
 """Index files: named bytes that were made from the rows of a generation, and can be made again.
 
-Each lies in index/ under a number, and belongs to one generation: in another the rows lie elsewhere. What is in index/
-under a number that the catalog does not name is nobody's, and goes.
+Each lies in index/ under a number, and belongs to one generation: in another the rows lie elsewhere. Files in index/
+with a number that the catalog does not name are removed.
 
-They are a cache. One that is missing or altered is an `IndexDamaged`, never other bytes, and costs nothing but making
-it again. What the bytes mean, others know. Writes nothing.
+They are a cache. Reading one that is missing or altered raises `IndexDamaged`, and never returns wrong bytes; it only
+has to be made again. Does not know what the bytes mean. Writes nothing.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ class IndexFile:
     """
 
     def __init__(self, directory: str, record: IndexRecord) -> None:
-        self._descriptor, self._problem = -1, ""  # before anything can fail, since there is an end to come
+        self._descriptor, self._problem = -1, ""  # set before anything can fail, since closing reads them
         self._content: memoryview | None = None
         self._record, self._lock = record, threading.Lock()
         self.rows, self.commit, self.size = record.rows, record.number, record.size
@@ -81,7 +81,7 @@ class IndexFile:
             raise
 
     def _believable_size(self) -> int:
-        """The size in the catalog once the file bears it out: nothing may be sized by a lie."""
+        """The size in the catalog, checked against the file: a false size must not allocate memory."""
         if not self._problem:
             found = os.fstat(self._descriptor)
             if found.st_size != self.size:
@@ -97,7 +97,7 @@ class IndexFile:
         return self.size
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
-        """All bytes, with their places; that they are wrong is an `IndexDamaged` at the end."""
+        """All bytes, in pieces with their offsets; if they are wrong, `IndexDamaged` is raised at the end."""
         size, digest, start = self._believable_size(), hashlib.sha256(), 0
         while start < size:
             piece = self._piece(start, min(_STRIDE, size - start))
@@ -120,7 +120,7 @@ class IndexFile:
         return piece
 
     def close(self) -> None:
-        """Let the file go; what was read stays readable."""
+        """Close the file; what was read stays readable."""
         with self._lock:
             self._problem = self._problem or "was closed before it was read"
             self._let_go()
@@ -155,7 +155,7 @@ def numbered(directory: str) -> list[int]:
             return []
         with os.scandir(folder) as entries:
             names = [one.name for one in entries if not one.is_dir(follow_symlinks=False)]
-    except OSError:  # a cache that cannot be looked at keeps nobody from his store
+    except OSError:  # an unreadable cache must not prevent opening the store
         return []
     return sorted(int(name) for name in names if _NAME.match(name))
 
@@ -168,7 +168,7 @@ def unnamed(directory: str, catalog: Catalog) -> list[str]:
 
 
 def remove_unnamed(directory: str, catalog: Catalog, among: Container[str] | None = None) -> None:
-    """Remove what nobody names, all or among these paths. What cannot be removed stays for the next writer."""
+    """Remove unnamed index files, all or those among these paths. What cannot be removed stays for the next writer."""
     for path in unnamed(directory, catalog):
         if among is None or path in among:
             with suppress(OSError):
@@ -176,7 +176,7 @@ def remove_unnamed(directory: str, catalog: Catalog, among: Container[str] | Non
 
 
 def require_folder(directory: str) -> str:
-    """The directory of index files, made anew when somebody has removed it with all that was in it."""
+    """The directory of index files, made anew when it was removed with all that was in it."""
     folder = os.path.join(directory, INDEX)
     if not os.path.lexists(folder):
         files.make_directory(folder)

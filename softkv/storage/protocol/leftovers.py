@@ -1,7 +1,7 @@
-"""Remove what nobody needs any more: generations that another replaced, and what a crash left of one or of an index.
+"""Remove what is no longer needed: generations that were replaced, and what a crash left of generations or indexes.
 
-Removes only what the catalog says is retired and nobody reads, and what has a name of our own that it does not name:
-the generation of an unfinished rebuild is named and not retired, so it stays.
+Removes only generations that the catalog has retired and no reader has open, and files with names of our own that the
+catalog does not name: the generation of an unfinished rebuild is named and not retired, so it stays.
 """
 
 import os
@@ -25,7 +25,7 @@ def remove_leftovers(directory: str, catalog: Catalog) -> None:
 
 
 def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
-    """Remove old generations, oldest first, as far as nobody reads them; returns whether all are gone."""
+    """Remove old generations, oldest first, up to one that is being read; returns whether all are gone."""
     for number in catalog.generations():
         if number >= head.generation or not catalog.standing(number).retired:
             continue  # a younger one belongs to a rebuild
@@ -36,7 +36,7 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
             return False  # a reader: contents of items are shared, so younger generations wait as well
         try:
             with catalog.connection.writing():
-                catalog.advance(head)  # nothing changes for anybody, but a fenced writer must not get here
+                catalog.advance(head)  # changes nothing, but fails for a writer that another has replaced
                 catalog.drop_generation(number)
             files.remove_tree(path)
             remove_unnamed(directory, catalog)
@@ -47,7 +47,7 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
 
 
 def remove_unborn(parent: str, name: str) -> None:
-    """Remove what a crash left of making or erasing the store `name`, unless somebody is at work there."""
+    """Remove what a crash left of making or erasing the store `name`, unless another process is at work there."""
     ours = re.compile(rf"\.{re.escape(name)}\.(new|old)-[0-9a-f]{{8}}\Z")
     for found in filter(ours.match, files.list_directory(parent)):
         path = os.path.join(parent, found)
@@ -61,15 +61,15 @@ def remove_unborn(parent: str, name: str) -> None:
         elif found.startswith(f".{name}.old-") or _has_lost_lock(path):
             files.remove_tree(path)
         else:
-            # Subtle: whoever has just begun it makes LOCK at this moment, and this fails, or after, and begins anew.
+            # Subtle: a process that has just made it adds LOCK now, and rmdir fails, or later, and then begins anew.
             with suppress(OSError):
                 os.rmdir(path)
 
 
 def _has_lost_lock(path: str) -> bool:
-    """Whether something is there, and no LOCK: it was made before all else, so the power has taken it.
+    """Whether the directory has files but no LOCK: LOCK is made first, so a loss of power must have removed it.
 
-    Subtle: the names are read at once. One just begun is empty, and then has LOCK, maybe since we looked for it.
+    Subtle: the names are read at once. A directory just begun is empty, and then has LOCK, perhaps only by now.
     """
     try:
         names = os.listdir(path)

@@ -1,7 +1,7 @@
-"""How a store comes into being and is opened: what must be true of a directory before anything in it is believed.
+"""How a store is made and opened: what must be true of a directory before anything in it is used.
 
 A store is made in a sibling directory, synced, and renamed into place, so that it is there whole or not at all.
-A store that cannot be opened says why, is not changed, and the message names the command to run.
+A store that cannot be opened is not changed, and the error says why and names the command to run.
 """
 
 import errno
@@ -49,7 +49,7 @@ _LONGEST_ANCESTRY = 1 << 16
 def directory_of(path: str | os.PathLike[str]) -> str:
     """The directory that a path leads to, links on the way followed."""
     given = os.fsdecode(path)
-    if not given:  # as of a variable that was never set; the working directory is named by "."
+    if not given:  # as from a variable that was never set; the working directory is named by "."
         raise InputError('expected the path of a store, got an empty text. The working directory is ".".')
     if "\0" in given:
         raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
@@ -94,13 +94,13 @@ def require_no_copy(directory: str, known: Head) -> None:
 
 
 def ancestry(directory: str) -> str:
-    """What a store says of those from which it was restored; nothing for one that was made."""
+    """The content of RESTORED, which names the stores from which this one was restored; empty for one that was made."""
     path = os.path.join(directory, RESTORED)
     return files.start_of(path, _LONGEST_ANCESTRY).decode(errors="replace") if os.path.lexists(path) else ""
 
 
 def _name_at(directory: str) -> str | None:
-    """What the store calls itself that is there now; None when there is none."""
+    """The name of the store that is at this path now; None when there is none."""
     try:
         catalog = in_one_place(directory, lambda: connect(directory), lambda found: found.connection.close())
     except StoreNotFound:
@@ -111,24 +111,24 @@ def _name_at(directory: str) -> str | None:
         catalog.connection.close()
 
 
-Accepting = Callable[[dict[str, Any]], object]  # looks at the settings of a store, and may refuse it
+Accepting = Callable[[dict[str, Any]], object]  # is given the settings of a store, and may raise to refuse it
 
 
 def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None = None) -> Writer:
     """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n").
 
-    Whoever cannot make anything of its settings says so in `accept`, before anything in the store has changed.
+    `accept` is given its settings, and may raise before anything in the store has changed.
     """
     vacant = is_vacant(directory)
     if mode == "n" and not vacant:
-        with suppress(StoreNotFound):  # somebody else was faster
+        with suppress(StoreNotFound):  # another process was faster
             erase(directory, force=force)
     if mode == "n" or (mode == "c" and vacant):
         try:
             return create_writer(directory, force=force)
         except StoreExists:
             if mode == "n":
-                raise  # in mode "c", whoever was faster has made what we were asked to make
+                raise  # in mode "c", the other process has made what was asked for
     return open_writer(directory, force=force, accept=accept)
 
 
@@ -145,7 +145,7 @@ def open_writer(directory: str, *, force: bool, accept: Accepting | None = None)
         locks.require_writable_platform(directory, force=force)
         return locks.lock_writer(directory)
 
-    lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on nobody else can put another there
+    lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on no process can replace the store
     return _writer(directory, lock, accept)
 
 
@@ -158,7 +158,7 @@ def create_writer(directory: str, *, force: bool) -> Writer:
 
 @contextmanager
 def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.FileLock]]:
-    """A new directory, locked and to be filled, which then takes its place whole; when that fails it goes again.
+    """A new directory, locked and to be filled, which is then renamed into place; when that fails it is removed.
 
     The caller keeps the lock.
     """
@@ -177,7 +177,7 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
         lock.path = os.path.join(directory, locks.LOCK)
     except BaseException as error:
         lock.release()
-        # Somebody else who makes it, and looked here between two of our calls, took this for what a crash had left.
+        # Another process that makes it, and looked here between two of our calls, took this for what a crash had left.
         overtaken = isinstance(error, StoreError) and not moved and not os.path.lexists(building)
         files.remove_tree(building)
         if overtaken:
@@ -200,7 +200,7 @@ def _begun(prefix: str) -> tuple[str, locks.FileLock]:
 
 
 def erase(directory: str, *, force: bool) -> None:
-    """Remove a store, if it is one and nobody writes to it; readers that have it open keep what they pinned."""
+    """Remove a store, if it is one and has no writer; readers that have it open keep what they pinned."""
     writer = open_writer(directory, force=force)
     try:
         parent = os.path.dirname(os.path.abspath(directory))
@@ -217,7 +217,7 @@ def erase(directory: str, *, force: bool) -> None:
 
 
 def move(directory: str, target: str) -> None:
-    """Rename a store that nobody has open, to where nothing is."""
+    """Rename a store that is not open anywhere, to a path where nothing is."""
     _require_store(directory)
     lock = locks.lock_writer(directory)
     try:
@@ -237,7 +237,7 @@ def is_vacant(directory: str) -> bool:
     """Whether a store may be made here: nothing is there, or an empty directory."""
     try:
         return not os.path.lexists(directory) or (os.path.isdir(directory) and not os.listdir(directory))
-    except FileNotFoundError:  # it has gone between two looks
+    except FileNotFoundError:  # it was removed between two checks
         return True
     except OSError as error:
         raise files.translated(error, f"cannot look at {directory}") from error
@@ -265,7 +265,7 @@ def _move_into_place(building: str, directory: str) -> None:
 
 
 def _require_store(directory: str) -> None:
-    """Refuse what is not a store, before SQLite is let near it."""
+    """Refuse what is not a store, before SQLite opens it."""
     try:
         status = os.stat(directory)
         found = os.listdir(directory) if stat.S_ISDIR(status.st_mode) else None
@@ -282,7 +282,7 @@ def _require_store(directory: str) -> None:
     if CATALOG not in found:
         what = StoreDamaged if any(GENERATION_NAME.match(name) for name in found) else NotAStore
         raise what(f"{directory} has no {CATALOG}, so it is not a store or no longer one. Its files were left alone.")
-    # Before LOCK is touched, which may be somebody else's as well.
+    # Before LOCK is touched, which may belong to another program as well.
     application = application_of(os.path.join(directory, CATALOG))
     if application != APPLICATION:
         raise NotAStore(
@@ -291,7 +291,7 @@ def _require_store(directory: str) -> None:
 
 
 def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = None) -> Writer:
-    """The writer of a store whose lock is held, and given up where there cannot be one."""
+    """The writer of a store whose lock is held; on failure the lock is released."""
     with ExitStack() as undone:
         undone.callback(lock.release)
         connection = Connection(os.path.join(directory, CATALOG), write=True)
@@ -302,7 +302,7 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
             accept(loaded_settings(catalog.settings()))
         connection.settle_writer()
         if found < FORMAT:
-            lock.forget_note()  # a migration may change what a commit said, and is none itself
+            lock.forget_note()  # a migration may change the record of a commit, without being a commit
             migrate(catalog, found)
         before = load(catalog, directory, None, write=True)
         try:
@@ -310,15 +310,15 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
             unclean = bool(before.head.writing)
             if unclean and before.generation:
                 before.generation.verify_end()
-            _ = catalog.generations(), catalog.index_files()  # looked at below, when it is too late to refuse
+            _ = catalog.generations(), catalog.index_files()  # read now, since below it is too late to refuse
             with connection.writing():
                 head = catalog.advance(before.head, epoch=before.head.epoch + 1, writing=1)
                 if unclean and before.generation:
                     _mend(catalog, before.generation, before.rows)
                     told = "%s was not closed: what was written last is sound, and what is derived mended"
                     LOG.warning(told, directory)
-                remove_leftovers(directory, catalog)  # in here, since no other writer can be making them meanwhile
-            # SQLite syncs the directory once it has made its log, and does not mind when that fails.
+                remove_leftovers(directory, catalog)  # in the transaction: no other writer can be making them
+            # SQLite syncs the directory after making its log, but ignores a failure.
             files.sync_directory(directory)
             gone = remove_retired(directory, catalog, head)
         finally:
@@ -335,7 +335,7 @@ def _writer(directory: str, lock: locks.FileLock, accept: Accepting | None = Non
 
 
 def _mend(catalog: Catalog, generation: Generation, rows: int) -> None:
-    """Put right what is derived and was not synced before the crash."""
+    """Repair derived rows that were not synced before the crash."""
     mended = generation.mend_norms(rows)
     if mended is not None:
         finished, tail = mended

@@ -1,4 +1,4 @@
-"""Row numbers that are handed in: are they rows, or an order of all live ones; and the rows in it, block by block.
+"""Check row numbers given by a caller, or an order of all live rows; read the rows in that order, block by block.
 
 Does not choose the order, and writes nothing.
 """
@@ -17,7 +17,7 @@ _NORMS = 1 << 16  # norms gathered at a time
 
 
 def checked_rows(rows: Sequence[int] | Rows, count: int) -> Rows:
-    """Row numbers of a store of so many rows, or why they are none."""
+    """The row numbers of a store of so many rows; an error where they are not."""
     numbers = np.asarray(rows)
     if numbers.shape == (0,):
         return np.empty(0, np.int64)
@@ -29,7 +29,7 @@ def checked_rows(rows: Sequence[int] | Rows, count: int) -> Rows:
 
 
 def checked_order(order: Any, live: Mask) -> Rows:
-    """The order as row numbers, or the first reason why it is not all live rows, each once."""
+    """The order as row numbers; an error where it is not all live rows, each once."""
     rows = np.asarray(order)
     alive = int(live.sum())
     if rows.shape == (0,) and not alive:
@@ -40,7 +40,7 @@ def checked_order(order: Any, live: Mask) -> Rows:
         raise ShapeError(f"the order has {len(rows)} rows, but {alive} are live: name each of them once")
     if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(live):
         raise ShapeError(f"the order goes from row {rows.min()} to {rows.max()}, but the store has {len(live)} rows")
-    numbers: Rows = rows.astype(np.int64)  # a copy, so that nobody changes it meanwhile
+    numbers: Rows = rows.astype(np.int64)  # a copy, so that the caller cannot change it meanwhile
     named = np.zeros(len(live), np.bool_)
     named[numbers] = True
     if (named != live).any():

@@ -32,7 +32,7 @@ class Original:
     standings: dict[int, Standing] = field(default_factory=dict)
     generations: dict[int, Generation] = field(default_factory=dict)
     indexes: list[tuple[IndexRecord, IndexFile]] = field(default_factory=list)
-    lost: dict[str, IndexRecord | None] = field(default_factory=dict)  # index files that are not there, or not sound
+    lost: dict[str, IndexRecord | None] = field(default_factory=dict)  # index files that are missing or damaged
 
     @property
     def current(self) -> Standing | None:
@@ -44,7 +44,7 @@ class Original:
 def original_of(source: str, staged: str, known: Head | None) -> Iterator[Original]:
     """The newest commit of a store, its catalog copied to `staged`, which is removed in the end.
 
-    All its rows are there; `StoreReplaced` when it has not reached the commit that is known, or is another store.
+    All its rows are there; `StoreReplaced` when it has not reached the `known` commit, or is another store.
     """
     catalog = in_one_place(source, lambda: opening.connect(source), lambda found: found.connection.close())
     try:
@@ -57,7 +57,7 @@ def original_of(source: str, staged: str, known: Head | None) -> Iterator[Origin
                         _require_reached(original.head, known, source)
                         yield original
                         return
-            # Else a writer has replaced meanwhile what was copied or named.
+            # Else a writer has meanwhile replaced what was copied or named, and it is tried again.
         raise StoreLocked(f"{source} changes too fast to be copied whole. Try again.", None)
     finally:
         catalog.connection.close()
@@ -79,7 +79,7 @@ def _stage(catalog: Catalog, source: str, staged: str, held: ExitStack) -> bool:
 
 
 def _opened(source: str, staged: str, held: ExitStack) -> Original:
-    """The files that the copied catalog names, for as long as they are held."""
+    """The files that the copied catalog names, open until `held` is closed."""
     catalog = Catalog(Connection(staged, write=False, frozen=True))
     held.callback(catalog.connection.close)
     catalog.identify()
@@ -117,7 +117,7 @@ def _require_reached(head: Head, known: Head | None, source: str) -> None:
 
 
 def _was_overtaken(catalog: Catalog, original: Original) -> bool:
-    """Whether something is missing that a writer has replaced or dropped since: the catalog names it no more."""
+    """Whether something is missing only because a writer has replaced or dropped it since."""
     gone = original.standings.keys() - original.generations.keys()
     if not gone <= set(catalog.generations()):
         return True
@@ -146,7 +146,7 @@ def generation_at(
 
 
 def records(catalog: Catalog, generation: int) -> Iterator[tuple[str, IndexRecord | None]]:
-    """The index files of a generation that a catalog names, by their names; None where what it says is damaged."""
+    """The index files of a generation that a catalog names, by their names; None where its record is damaged."""
     for name in catalog.index_names(generation):
         try:
             yield name, catalog.index(generation, name)

@@ -1,11 +1,11 @@
 """Write what can be made again from the rows of a generation: index files, and parts of what is derived.
 
 Index files are written, synced, their directory synced, and only then named, by one transaction.
-A file that is replaced or dropped goes right after that transaction. It need not wait for readers, as a generation
-does: who was handed it has it open, and who comes later is told that there is none.
+A file that is replaced or dropped is removed right after that transaction. It need not wait for readers, as a
+generation does: those that were given it have it open, and later ones find none.
 
-A part of what is derived is kept in the catalog, in a commit of its own after that of its rows: so it is there with its
-commit or not at all. Does not know what is in either.
+A derived part is kept in the catalog, in a commit of its own after that of its rows: so it is there with its commit
+or not at all. Does not know what is in either.
 """
 
 import hashlib
@@ -59,18 +59,18 @@ def room_for(contents: Mapping[str, Content]) -> int:
 
 @contextmanager
 def written(writer: Writer, contents: Mapping[str, Content], generation: int, rows: int) -> Iterator[list[IndexRecord]]:
-    """Files that are durable and not named yet, to be named in the commit that follows; without it they go again."""
+    """Files that are durable and not named yet, to be named in the commit that follows; else they are removed again."""
     for name in contents:
         checked_name(name)
     files.require_room(writer.directory, room_for(contents), f"indexing {writer.directory}")
     made: list[str] = []
-    ours: list[str] | None = made  # only those after a failure: the others may be another writer's who has taken over
+    ours: list[str] | None = made  # after a failure only these: others may belong to a writer that has taken over
     try:
         yield _written(writer, contents, generation, rows, made) if contents else []
         ours = None
     finally:
-        # After a commit of which nobody knows, the catalog may name them. Else it is asked: an interrupt may have come
-        # right after the commit, or right before its end. A failure to tidy up waits for the next.
+        # After a commit with unknown outcome the catalog may name them. Otherwise the catalog is read: an interrupt may
+        # have come right after the commit, or right before its end. If removing fails, the next writer does it.
         if writer.failure is None:
             with suppress(SoftKVError):
                 writer.catalog.connection.abort()

@@ -2,9 +2,9 @@
 
 The new generation is named in the catalog when it is begun, with no rows. Every batch follows the commit protocol, and
 its transaction moves the number of committed rows on: that is the progress, and what a crash leaves is resumed there.
-Readers, and the store itself, stay with the old generation until one transaction switches to the new.
+Readers, and the store itself, use the old generation until one transaction switches to the new.
 
-Nothing is kept open between the calls, so a store may be closed in the middle, and what an interrupt left is looked up.
+Nothing is kept open between the calls, so a store may be closed in the middle; after an interrupt the catalog is read.
 
 Does not make the vectors, and does not know what the settings mean.
 """
@@ -65,7 +65,7 @@ class Rebuild:
         self._labels = LabelBook(writer.catalog)
         committed = writer.committed
         self._live: Rows = np.flatnonzero(committed.deaths.live(committed.rows)).astype(np.int64)
-        self._asked: Rows = self._live[:0]  # the rows that waiting() gave last, the first of them being number `done`
+        self._asked: Rows = self._live[:0]  # the rows that waiting() returned last; the first is number `done`
         self.done = begun.rows if begun else 0
         self.total = len(self._live)
 
@@ -115,7 +115,7 @@ class Rebuild:
 
     @contextmanager
     def _work(self) -> Iterator[Committed]:
-        self._writer.catalog.connection.require_usable()  # else the lock that was given up would be missed first
+        self._writer.catalog.connection.require_usable()  # else the error would be about the released lock
         with self._writer.work(rebuilding=True):
             # Subtle: not newest(), by which the writer would believe its memory again before the work is done.
             yield self._writer.committed
@@ -144,7 +144,7 @@ class Rebuild:
         old, standing = self._writer.committed.generation, self._writer.committed.standing
         assert old is not None
         assert standing is not None
-        # Not old.values, which compares only once: a bit that fell over since then must not get a new checksum.
+        # Not old.values, which compares only once: a bit that flipped since then must not get a new checksum.
         values = verified(old.arenas[1], self._writer.catalog, old.number)
         values.grow(standing.rows, standing.tails[1])
         return values.take(self._asked)
@@ -227,7 +227,7 @@ def _created(writer: Writer, current: Standing, layout: Layout, settings: str) -
 
 
 def _resumed(writer: Writer, found: Standing) -> Standing:
-    """An unfinished generation, after a look at all that a crash can have left undone."""
+    """An unfinished generation, after checking all that a crash can have left unwritten."""
     try:
         generation = _opened(writer, found)
         try:

@@ -1,7 +1,7 @@
-"""Make a copy of a store one that goes on beside it, in the same cluster.
+"""Make a copy of a store a separate store, used beside the first in the same cluster.
 
-Its draws are its own, so that the errors of the two are independent. It knows the batches of the first, so that what is
-sent again is written to neither, but counts nothing that they did, since the first does.
+It gets random draws of its own, so that the errors of the two are independent. It keeps the names of the first store's
+batches, so that a batch sent again is written to neither, but with results of 0, since the first store counts them.
 
 Does not copy.
 """
@@ -12,7 +12,7 @@ from softkv.storage.protocol.writer import Writer
 
 
 def set_apart(writer: Writer) -> None:
-    """Give the store another secret, and no part in its batches."""
+    """Give the store a new secret, and set the results of its batches to 0."""
     with writer.work(), writer.commit():
         batches.count_nothing(writer.catalog.connection)
         make_secret(writer.catalog.connection)

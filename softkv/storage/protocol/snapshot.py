@@ -1,7 +1,7 @@
 """The store as of one commit: everything that reads.
 
 A snapshot pins its generation and keeps its own record of the dead, so that it answers the same however much is
-added, deleted or compacted meanwhile. It holds no transaction open, and makes nobody wait.
+added, deleted or compacted meanwhile. It holds no transaction open, and blocks neither readers nor writers.
 
 Writes nothing.
 """
@@ -71,7 +71,7 @@ class Snapshot(Closing):
 
     @property
     def secret(self) -> bytes:
-        """The secret of the store, from which follows what is drawn for it; empty before format 3."""
+        """The secret of the store, from which its random draws follow; empty before format 3."""
         self._require_open()
         return secret(self._catalog.connection)
 
@@ -113,7 +113,7 @@ class Snapshot(Closing):
     def __contains__(self, key: object) -> bool:
         try:
             return isinstance(key, str) and self._find(key) is not None
-        except KeyTextError:  # what cannot be a key is in no store
+        except KeyTextError:  # a text that cannot be a key is in no store
             return False
 
     def find(self, key: str) -> int:
@@ -147,7 +147,7 @@ class Snapshot(Closing):
             yield from self.names(rows)
 
     def in_portions(self) -> Iterator[Rows]:
-        """The rows of `in_order`, a few first and then many at a time: whoever wants the first waits for no other."""
+        """The rows of `in_order`, a few first and then many at a time, so that the first ones come without a wait."""
         order = self.in_order()
         yield order[:FEW]
         for start in range(FEW, len(order), AT_ONCE):
@@ -186,7 +186,7 @@ class Snapshot(Closing):
             return {}
         texts = [key for key in keys if isinstance(key, str)]
         plain = keys_among(texts)
-        if FEW < len(plain) == len(texts) and self._generation.matches.are_sound(self.rows):  # so only rows are asked
+        if FEW < len(plain) == len(texts) and self._generation.matches.are_sound(self.rows):  # then only rows are read
             rows = require_rows(self._roster.find_many(plain, self.commit), self.rows, self.path)
             there = rows >= 0
             if self.live[rows[there]].all():
@@ -220,7 +220,7 @@ class Snapshot(Closing):
     def require_sound_order(self) -> None:
         """Compare all rows of the list of items with their checksums, once for all commits of a generation.
 
-        For those who go by `in_order` and read no item, by whose checksum a wrong place would be noticed.
+        For callers that use `in_order` without reading items, whose checksums would show a wrong place.
         """
         self._require_open()
         if self._generation is not None:
@@ -297,11 +297,11 @@ class Snapshot(Closing):
     def runs(self, starts: Rows, stops: Rows) -> Block:
         """All rows as one block of views, of which only those in the runs starts[i] .. stops[i] - 1 are compared.
 
-        What lies outside of them must not be looked at: nobody knows whether it is what was written.
+        Rows outside of the runs must not be used: they are not compared with their checksums.
         """
         if len(starts) and not (starts.min() >= 0 and (starts < stops).all() and stops.max() <= self.rows):
             raise ShapeError(f"the runs go from row {starts.min()} to {stops.max()}, but the store has {self.rows}")
-        generation = self._opened()  # may have more rows by now: those of later commits
+        generation = self._opened()  # may have rows of later commits by now
         values = self._blended(generation.values.runs(starts, stops)[: self.rows])
         return Block(0, generation.keys.runs(starts, stops)[: self.rows], values, self.live)
 
@@ -327,7 +327,7 @@ class Snapshot(Closing):
         return numbers(self._catalog.connection, self.generation, checked_name(name), 0, self.commit)
 
     def close(self) -> None:
-        """Let the generation go."""
+        """Release the generation."""
         if not self._closed:
             self._closed = True
             if self._generation:
@@ -362,7 +362,7 @@ class Snapshot(Closing):
         """An item that was found by a key, if it is live and has this key."""
         if found.row >= self.rows or found.row in self._deaths:
             raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
-        # A checksum says that a row is what was written, not that the index of the keys leads to the right one.
+        # The checksum proves that the row is as written, not that the index of keys leads to the right row.
         if not 0 <= found.row < self.rows or found.name != key:
             raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
         return found

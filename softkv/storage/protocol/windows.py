@@ -1,6 +1,6 @@
-"""What is wrong with the bytes of an arena: windows are compared with their checksums, many of these asked for at once.
+"""Find damage in the bytes of an arena: windows are compared with their checksums, many of these read at once.
 
-Never stops at what it finds, and does not say which rows are lost by it (checking.py does).
+Never stops at a finding, and does not say which rows are lost by it (checking.py does).
 """
 
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ class Problems:
                     yield begin, stop, self._problem(begin, stop, checksum)
 
     def _is_sound(self, start: int, end: int, expected: list[int | None]) -> bool:
-        """Whether all is well between two bytes: asked first, since it is quicker than window by window."""
+        """Whether there is no damage between two bytes: tested first, since it is quicker than window by window."""
         if self.arena.stored_bytes() < end:
             return False
         numbers = self.arena.numbers(start, end)
@@ -73,5 +73,5 @@ class Problems:
         return "" if self._believes(self.arena.numbers(start, end)) else "hold numbers that no store takes."
 
     def _believes(self, numbers: Array) -> bool:
-        # The codes of labels are looked at one by one, by who knows the labels.
+        # The codes of labels are compared in checking.py, where the labels are known.
         return self.arena.shape.dtype == "<i4" or believable(self.arena.shape, lambda: 0)(numbers)

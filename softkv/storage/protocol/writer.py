@@ -1,13 +1,13 @@
 """The one protocol by which a store changes.
 
 A write checks everything; begins one SQLite transaction; writes rows behind the committed ones; makes them durable;
-then the transaction says that they exist, and is committed; then it is acknowledged. A crash at any step leaves the
-state before, and bytes that nobody believes and the next write covers. Deleting is a transaction alone.
+then the transaction records that they exist, and is committed; then it is acknowledged. A crash at any step leaves the
+state before, and bytes that are not used and that the next write overwrites. Deleting is a transaction alone.
 
-After a failed sync, or a commit of which nobody can tell whether it happened, the writer is poisoned: the system has
-dropped the pages that it could not write, so trying again would report success over lost data.
+After a failed sync, or a commit with unknown outcome, the writer is poisoned: the system has dropped the pages that it
+could not write, so trying again would report success over lost data.
 
-Does not check what callers give (batch.py) and answers no questions (snapshot.py).
+Does not check what callers give (batch.py) and does not read for callers (snapshot.py).
 """
 
 import os
@@ -43,7 +43,7 @@ _WORTH_THREADS = 1 << 20  # bytes of a batch from which starting two threads pay
 
 
 class Writer:
-    """The state of the one handle that may change a store."""
+    """The state of the only handle that may change a store."""
 
     def __init__(
         self, directory: str, catalog: Catalog, lock: locks.FileLock, committed: Committed, *, retired: bool
@@ -51,10 +51,10 @@ class Writer:
         self.directory, self.catalog, self.lock, self.committed = directory, catalog, lock, committed
         self.retired = retired  # whether old generations wait for their last reader
         self.failure: StoreError | None = None
-        self._stale = False  # whether the last work ended in the middle, so that memory may disagree with the catalog
+        self._stale = False  # whether the last change ended in the middle, so that memory may disagree with the catalog
         self._labels: LabelCounts | None = None
         self._looked = 0  # when old batches were looked for
-        self._calling = False  # whether code of the caller runs in the middle of a work
+        self._calling = False  # whether code of the caller runs in the middle of a change
         self.acknowledge()
 
     def newest(self) -> Committed:
@@ -66,12 +66,12 @@ class Writer:
         if self._stale and not self._calling:
             self._labels = None
             self.committed = load(self.catalog, self.directory, self.committed, write=True)
-            self._stale, self.retired = False, True  # perhaps it was a compaction, so look for its old generation
+            self._stale, self.retired = False, True  # it may have been a compaction, so look for its old generation
         return self.committed
 
     @contextmanager
     def work(self, *, rebuilding: bool = False) -> Iterator[None]:
-        """Around everything that writes: refuse when it is not safe, and believe nothing after a failure."""
+        """Wrap every change: refuse when it is not safe, and after a failure read everything from the catalog again."""
         committed = self.newest()
         if self._calling:
             raise InputError("the store is in the middle of a change that called this code: nothing else may change")
@@ -87,7 +87,7 @@ class Writer:
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Around code of the caller in the middle of a work: it may read what was before, and change nothing."""
+        """Wrap code of the caller in the middle of a change: it may read the state before, and change nothing."""
         self._calling = True
         try:
             yield
@@ -95,7 +95,7 @@ class Writer:
             self._calling = False
 
     def remove_retired(self) -> None:
-        """Try to remove old generations. The work itself is done and acknowledged, so a failure waits for the next."""
+        """Try to remove old generations. The change is acknowledged, so after a failure the next one tries again."""
         if not self.retired:
             return
         try:
@@ -107,7 +107,7 @@ class Writer:
 
     @contextmanager
     def poisoning(self) -> Iterator[None]:
-        """Around syncs and commits: a failure ends this handle."""
+        """Wrap syncs and commits: a failure ends this handle."""
         try:
             yield
         except (StoreError, OSError) as error:
@@ -116,10 +116,10 @@ class Writer:
 
     @contextmanager
     def birth(self, number: int, layout: Layout, **changes: Any) -> Iterator[Generation]:
-        """A commit that names a new generation, made in it; when it does not come into being, its files go again.
+        """A commit that makes and names a new generation; when it fails, the files are removed again.
 
-        Subtle: in the transaction from the first file on. A writer that slept, and whom another has overtaken, is
-        fenced by it before it takes the name of a generation that the other has made meanwhile.
+        Subtle: the transaction begins before the first file. So a writer that slept while another took over fails
+        before it uses the name of a generation that the other has made meanwhile.
         """
         try:
             with self.commit(**changes) as head:
@@ -139,7 +139,7 @@ class Writer:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """A transaction without any change in it: no other writer takes over meanwhile, nor has one since."""
+        """A transaction without changes: no other writer has taken over, or can meanwhile."""
         with self.catalog.connection.writing():
             if self.catalog.head().epoch != self.committed.head.epoch:
                 raise WriterFenced(f"{self.directory}: another writer has taken over. Open the store again.")
@@ -160,8 +160,8 @@ class Writer:
         self.acknowledge()
 
     def acknowledge(self) -> None:
-        """Note the newest commit where the catalog cannot lose it."""
-        with suppress(StoreError):  # it is acknowledged all the same
+        """Note the newest commit outside the catalog, in LOCK."""
+        with suppress(StoreError):  # the commit is acknowledged even without the note
             self.committed.acknowledged.put(self.lock)
 
     def append(
@@ -193,7 +193,7 @@ class Writer:
             return added
 
     def _record(self, stamp: Stamp | None, result: Added | Sequence[int]) -> None:
-        """What became of a batch that has a name, in the transaction that writes it."""
+        """Record the result of a batch that has a name, in the transaction that writes it."""
         if stamp is not None:
             told = astuple(result) if isinstance(result, Added) else result
             batches.record(self.catalog.connection, stamp, told, self.committed.head.number + 1)
@@ -212,19 +212,19 @@ class Writer:
                 note()
             return
         standing = replace(standing, settings=settings or standing.settings)
-        # Subtle: rows are written in the transaction that names them, not before it. A writer that slept, and whom
-        # another has overtaken, is fenced by it before it covers what the other has written there.
+        # Subtle: rows are written in the transaction that names them, not before it. So a writer that slept while
+        # another took over fails before it overwrites rows of the other.
         with self.giving_back(generation, standing.rows), self.commit(**numbers):
             self._write_into(generation, standing, batch, doomed, ordinals, fresh=False)
             note()
 
     @contextmanager
     def giving_back(self, generation: Generation, rows: int) -> Iterator[None]:
-        """Around a batch: one too large for the disk must not keep it full, or nothing could be deleted or closed."""
+        """Wrap a batch: one too large for the disk must not keep it full, or nothing could be deleted or closed."""
         try:
             yield
         except StorageFull:
-            with suppress(StoreError), self.undisturbed():  # so no other writer's rows lie there
+            with suppress(StoreError), self.undisturbed():  # so there are no rows of another writer
                 if self.catalog.head() == self.committed.head:
                     generation.give_back(rows)
             raise
@@ -242,7 +242,7 @@ class Writer:
         head, rows = self.committed.head, standing.rows
         values, labels, tally = self._changed(batch, generation, standing, doomed)
         with self.writing_rows(generation, standing, batch.vectors, values, sync=not fresh) as written:
-            # In a transaction that ends when the rows are durable, so the catalog's part needs not wait for the disk.
+            # The transaction ends when the rows are durable, so the catalog's part need not wait for the disk.
             self._let_die(standing.generation, doomed, head.number + 1)
             Roster(self.catalog, standing.generation).enrol(
                 rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
@@ -337,7 +337,7 @@ class Writer:
             self.catalog.put_deaths(generation, self.committed.deaths.buried(rows).items(), number)
 
     def delete(self, rows: Rows, stamp: Stamp | None = None) -> None:
-        """Let these live rows die, all of them or none; with a name if the deletion has one, also of no rows."""
+        """Delete these live rows, all or none; if the deletion has a name, it is recorded even for no rows."""
         with self.work():
             if not len(rows):
                 with self.commit():
@@ -354,7 +354,7 @@ class Writer:
                 self._record(stamp, (len(rows),))
 
     def close(self) -> None:
-        """Say that all is well, and let go. A poisoned writer only lets go."""
+        """Mark the store as closed, and release it. A poisoned writer only releases it."""
         try:
             if self.failure is None and self.catalog.head() == self.newest().head:
                 self._sign_off()
@@ -370,7 +370,7 @@ class Writer:
             self.lock.release()
 
     def _sign_off(self) -> None:
-        """Leave nothing for the next writer to remove or to verify."""
+        """Remove leftovers and mark the store as closed, so that the next writer has nothing to verify."""
         self.remove_retired()
         if self.failure is not None:
             raise files.without_frames(self.failure)
