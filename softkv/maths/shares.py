@@ -196,7 +196,7 @@ class Shares:
         """Why these cannot be the shares of lists with so many rows, if they cannot; `counts` may be anything, too."""
         starts, codes, sloped = arrays = self.starts, self.codes, self.sloped
         if any(x.dtype != np.int64 for x in arrays) or self.tallies.dtype != np.float64:
-            return "holds shares that are none"
+            return "holds shares of another type"
         if self.tallies.shape != codes.shape or not 0 < self.labels < MOST:
             return f"holds {len(codes)} shares of {self.labels} labels"
         if counts.shape != (len(starts) - 1,) or starts[0] or starts[-1] != len(codes) or (np.diff(starts) < 0).any():

@@ -216,7 +216,7 @@ def _size(condition: Condition) -> tuple[int, int]:
 
 
 def _perhaps_escaped() -> Expression:
-    """A test of a field whose name cannot be in a path of SQLite: 0 unless the payload has names with escapes."""
+    """A test of a field whose name cannot be in a path of SQLite: 0, or NULL where the payload may have such a name."""
     escaped, nameless = sa.func.instr(PAYLOAD, "\\") > 0, sa.func.instr(PAYLOAD, '"":') > 0
     return sa.case((sa.or_(escaped, nameless), sa.null()), else_=sa.false())
 
