@@ -289,7 +289,7 @@ def test_far_queries_are_not_known_and_near_ones_are(tmp_path: Path, kind: str) 
         middle, far = db.lookup([2.2, 2.2]), db.lookup(FAR)
         assert (middle.known, far.known) == (True, False)
         assert middle.why_unknown is None
-        assert far.why_unknown.endswith(f"and it takes {guard.threshold:.4g}")
+        assert far.why_unknown.endswith(f"below the threshold of {guard.threshold:.4g}")
         assert far.familiarity == pytest.approx(1 / (guard.evidence.count + 1))
         assert 0.1 < middle.familiarity <= 1.0
         assert repr(far).startswith("not known (closest: ")

@@ -1,4 +1,4 @@
 """Answers that know when they do not know: thresholds, p-values, sets and intervals with a promise.
 
-Nothing but arrays: does not read stores and asks nothing (softkv/database/guarding.py).
+Works on arrays only: does not read stores or run lookups (softkv/database/guarding.py).
 """

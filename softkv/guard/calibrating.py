@@ -1,10 +1,10 @@
-"""Make a guard of what was answered to calibration points: scores, and the threshold that keeps a promise.
+"""Make a guard from the answers to calibration points: their scores, and the threshold that keeps a promise.
 
-A fifth of the points chooses which thresholds are tried, and the others try them: so these were fixed before, as
-Learn-then-Test asks (control.py). Without a confidence all points calibrate, as they do sets and intervals: one more
-score is among the r largest of n + 1 with a probability of at most r / (n + 1) (conformal.py).
+A fifth of the points chooses which thresholds are tested, and the others test them, since Learn-then-Test requires that
+thresholds are fixed beforehand (control.py). Without a confidence, and for sets and intervals, all points calibrate:
+one more score is among the r largest of n + 1 with a probability of at most r / (n + 1) (conformal.py).
 
-Does not ask anything: who answered what is softkv/database/guarding.py's to know.
+Does not run lookups (softkv/database/guarding.py).
 
 Shapes: b points, c labels, p value width.
 """
@@ -24,17 +24,17 @@ from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_val
 from softkv.guard.guard import Guard, Seen, checked_share, hair
 from softkv.guard.widths import WidthRule
 
-FOR_GRID, STEPS = 5, 100  # one in so many points chooses thresholds; how many
-SOME = 0.25  # of the queries: thresholds at which fewer are known are not tried, since few prove nothing
-STRANGE = 0.01  # of queries like the items: who has less evidence is not known, however rarely answers are wrong
-LOWERED = 0.95  # of the queries: their evidence falls by no more than thresholds are lowered when all items answer
+FOR_GRID, STEPS = 5, 100  # one in FOR_GRID points chooses STEPS thresholds
+SOME = 0.25  # share of the queries: thresholds at which fewer are known are not tested, since so few prove nothing
+STRANGE = 0.01  # of queries like the items this share, with the least evidence, is unknown even if answers are right
+LOWERED = 0.95  # share of the queries whose evidence falls by no more than thresholds are lowered (see `calibrate`)
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
 
 
 class Beside(NamedTuple):
-    """What all other items answer the points, where these are items themselves."""
+    """The answers of all other items to the points, where these are items themselves."""
 
     seen: Seen
     aims: npt.NDArray[Any] | None
@@ -49,7 +49,7 @@ class Promise(NamedTuple):
     confidence: float | None  # None: on average over the points, of all queries
 
     def require(self, strangers: Any) -> None:
-        """Refuse what is no share, and a promise about strangers without any."""
+        """Raise for numbers that are not shares, and for a promise about strangers where none are given."""
         checked_share("wrong_at_most", self.wrong_at_most)
         if self.confidence is not None:
             checked_share("confidence", self.confidence)
@@ -61,9 +61,10 @@ class Promise(NamedTuple):
     def require_enough(
         self, count: int, share: float, what: str, *, chosen: bool = True, aside: int = 0, more: str = "Give more"
     ) -> None:
-        """Refuse, before any is asked, fewer points than it takes to promise a share; `more` is what to do then.
+        """Raise, before any lookup, if there are fewer points than a promise of this share needs.
 
-        With those that choose thresholds where any do, and where one in so many (`aside`) is for something else.
+        The number includes the points that choose thresholds (`chosen`), and one in `aside` points that is used for
+        something else. `more` is the advice in the message.
         """
         average = fewest_points(1.0 - share)
         least, sure = average, "on average"
@@ -91,12 +92,13 @@ def calibrate(
     items: int,
     beside: Beside | None = None,
 ) -> Guard:
-    """The guard of so many items that gave these answers where `aims` were right (of texts nothing is).
+    """The guard for a store in which so many `items` gave these answers; `aims` are the right ones (None for texts).
 
-    Lookups ask all items, and so differ by a hair from answers of those that learned: enough to move all items that
-    share a key across a threshold. So of each rank that of the two is kept which promises less: sets and intervals hold
-    no less, and no p-value is smaller, so what is promised stays. Where wrong answers or strangers are to be rare, the
-    points that choose thresholds say by how much evidence falls, and those that are tried are lower by that.
+    The calibration answers (`seen`) come from the items that were learned from, later lookups ask all items (`beside`).
+    The difference is tiny, but can move all items that share a key across a threshold. So at each rank the more
+    cautious of the two scores is kept: sets and intervals get no smaller, and no p-value gets smaller, so promises
+    hold. Where wrong answers or strangers are to be rare, the points that choose thresholds tell how much evidence
+    falls when all items answer, and the thresholds that are tested are lowered by that.
     """
     guard = Guard(coded, items, Ranked.of(np.zeros(1)), -math.inf, None, widths, {}, promise._asdict(), {})
     evidence = guard.evidence_of(seen)
@@ -123,14 +125,14 @@ def calibrate(
 
 
 def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Floats:
-    """How far values are from what is wanted, (b,) or (b, p) -> (b,)."""
+    """The distance between each value and the wanted one, (b,) or (b, p) -> (b,)."""
     apart = (values.astype(np.float64) - wanted).reshape(len(values), -1)
     found: Floats = np.linalg.norm(apart, axis=1)
     return found
 
 
 def _scores(seen: Seen, aims: npt.NDArray[Any], widths: WidthRule | None, items: int) -> Floats:
-    """The scores of what is wanted: those of labels, or distances in widths."""
+    """The scores of the right answers: `heavier` for labels, otherwise distances divided by widths."""
     if widths is None:
         return heavier(seen.value, aims)
     return distances(seen.value, aims) / widths.of(seen.spread, seen.log_mass, seen.effective, items=items)
@@ -143,9 +145,9 @@ def _threshold(
     others: npt.NDArray[np.float64] | None,
     again: npt.NDArray[np.float64] | None,
 ) -> float | None:
-    """The least evidence at which what was asked is promised, None where there is none.
+    """The lowest evidence threshold that keeps the promise, None if there is none.
 
-    `again` is the evidence of the points where all items answer.
+    `again` is the evidence of the points when all items answer.
     """
     again = evidence if again is None else again
     if promise.strangers_at_most is None:
@@ -157,9 +159,9 @@ def _threshold(
     grid = _choosing(len(evidence))
 
     def risks(*, choose: bool) -> list[Risk]:
-        """What is risked by the points that choose what is tried, or by those that try it."""
+        """The risks on the points that choose thresholds, or on those that test them."""
         found, some = list[Risk](), grid == choose
-        # Of values that are neither right nor wrong, those that are turned away are to be rare.
+        # Where values are neither right nor wrong (events is None), unknown queries are what has to be rare.
         found.append(Risk(evidence[some], None if wrong is None else wrong[some], promise.wrong_at_most))
         if others is not None and promise.strangers_at_most is not None:
             outside = others[_choosing(len(others)) == choose]
@@ -169,7 +171,7 @@ def _threshold(
     lower = max(0.0, float(np.quantile((evidence - again)[grid], LOWERED)))
     thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
     thresholds -= lower + hair(thresholds)
-    # Where the first fails, no other is reached: so that is the one that is likeliest to hold.
+    # Testing ends at the first threshold that fails, so it starts with the one that is likeliest to pass.
     first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
     return laxest(thresholds[first:], risks(choose=False), promise.confidence)
 
@@ -177,12 +179,12 @@ def _threshold(
 def _on_average(
     promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Floats
 ) -> float | None:
-    """The least evidence that more than a share of all wrong answers and strangers do not reach, on average.
+    """The lowest evidence threshold that on average at most the promised share of wrong answers and strangers reach.
 
-    A query is one of them, and reaches it, only where its evidence is among the r largest of theirs. Any threshold
-    above these will do: so it is lowered only to halfway between.
+    A wrong answer or a stranger reaches it only if its evidence is among the r largest of its kind. Any threshold above
+    these keeps the promise; the one that is returned lies at most halfway down to them.
     """
-    away, above = math.inf, -math.inf  # thresholds that are no higher turn few away; what these have to be above
+    away, above = math.inf, -math.inf  # the highest threshold at which few are unknown; what thresholds have to exceed
     if wrong is None:
         away = float(_lowest(evidence, again)[_rank(len(evidence), promise.wrong_at_most) - 1])
         if others is None:
@@ -198,18 +200,18 @@ def _on_average(
 
 
 def _lowest(evidence: Floats, again: Floats) -> Floats:
-    """The evidence of each rank, the lower of the two, and by a hair lower than those who have it."""
+    """The lower evidence of the two at each rank, less an allowance for rounding (`hair`)."""
     ranked = np.minimum(np.sort(evidence), np.sort(again))
     return ranked - hair(ranked)
 
 
 def _rank(count: int, share: float) -> int:
-    """How many of so many scores and one more are as extreme as the share says."""
+    """How many of `count` scores and one more belong to the most extreme `share`."""
     return min(count, math.floor(round((count + 1) * share, 9)))
 
 
 def _largest(scores: Floats, share: float) -> float:
-    """What one more score exceeds with a probability of at most this share."""
+    """The value that one more score exceeds with a probability of at most this share."""
     return float(np.sort(scores)[-_rank(len(scores), share)])
 
 
@@ -230,7 +232,7 @@ def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: F
 
 
 def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> str:
-    """What was seen where no threshold keeps a promise."""
+    """The figures that explain why no threshold keeps a promise."""
     if wrong is not None:
         return f"Of all, {wrong.mean():.1%} are wrong."
     assert others is not None
@@ -239,6 +241,6 @@ def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Float
 
 
 def _choosing(count: int) -> npt.NDArray[np.bool_]:
-    """Which of so many points choose thresholds, and do not try them."""
+    """Which of `count` points choose thresholds; the others test them."""
     found: npt.NDArray[np.bool_] = np.random.default_rng(0).permutation(count) % FOR_GRID == 0
     return found

@@ -1,10 +1,10 @@
-"""Split conformal prediction: what scores of calibration points say of the score of one more.
+"""Split conformal prediction: bounds on the next score, from the scores of calibration points.
 
 Where n + 1 scores are exchangeable, the rank of the last among all is uniform, whatever they are scores of. So it is at
 most the k-th smallest of the n others with a probability of at least k / (n + 1), and exactly so where none are equal
 (Vovk, Gammerman, Shafer 2005; Lei, G'Sell, Rinaldo, Tibshirani, Wasserman 2018).
 
-Does not know what scores are of, nor who is exchangeable with whom.
+Does not know what the scores measure, and does not check that they are exchangeable.
 
 Shapes: n calibration points, b queries, c labels.
 """
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-KEPT, ENDS = 400, 50  # scores that are kept of more: evenly spaced ones, and the first and last
-ROUNDED = 2.0**-23  # of sums and of scores that are kept as float32
+KEPT, ENDS = 400, 50  # of more than KEPT scores these are kept: the first and last ENDS, and evenly spaced ones between
+ROUNDED = 2.0**-23  # relative rounding of sums, and of scores that are kept as float32
 
 Floats = npt.NDArray[np.floating]
 Codes = npt.NDArray[np.integer]
@@ -27,7 +27,7 @@ Codes = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
-    """The scores of n points in order; of many some are kept, and what lies between is taken for the next larger."""
+    """The scores of n points in order. Of many, only some are kept; one between two of them counts as the larger."""
 
     values: Floats
     count: int  # n
@@ -43,8 +43,8 @@ class Ranked:
         return cls(ordered[_ranks(len(ordered)) - 1], len(ordered))
 
     def quantile(self, share: float) -> float:
-        """What one more score does not exceed with at least this probability; infinite where that takes more scores."""
-        # The share as it is written: 0.9 of 10 is the 9th, which its float is a little more than.
+        """A bound that one more score keeps with at least this probability; infinite if there are too few scores."""
+        # Rounded, since the float 0.9 is a little more than 0.9, and 0.9 of 10 scores has to be the 9th.
         rank = math.ceil(round((self.count + 1) * share, 9))
         place = int(np.searchsorted(_ranks(self.count), rank))
         return float(self.values[place]) if place < len(self.values) else math.inf
@@ -55,9 +55,9 @@ class Ranked:
         return float(np.max(_ranks(self.count)[np.isfinite(self.values)], initial=0)) / (self.count + 1)
 
     def p_values(self, seen: Floats) -> npt.NDArray[np.float64]:
-        """How likely one more score is to be as low as each of these, (b,): (1 + #{scores <= seen}) / (n + 1).
+        """The p-values of scores, (b,): (1 + #{scores <= seen}) / (n + 1), small for a low score.
 
-        At most p with a probability of at most p, for a score exchangeable with those here.
+        For a score that is exchangeable with the ranked ones, P(p-value <= p) <= p.
         """
         places = np.searchsorted(self.values, _rounded_up(seen), side="right")
         after = np.append(_ranks(self.count), self.count + 1)[places]
@@ -69,7 +69,7 @@ class Ranked:
 
     @classmethod
     def from_json(cls, told: Any) -> "Ranked":
-        """What `to_json` has told, or a ValueError."""
+        """Read the result of `to_json`; a ValueError if it is malformed."""
         values = np.frombuffer(base64.b64decode(told["values"], validate=True), "<f4").astype(np.float32)
         count = told["count"]
         if (
@@ -83,14 +83,14 @@ class Ranked:
 
 
 def _rounded_up(scores: Floats) -> npt.NDArray[np.float32]:
-    """Scores as float32, none of them less than it was, so that what they bound is not cut short."""
+    """Scores as float32, rounded up, so that bounds made of them remain bounds."""
     near = np.asarray(scores, np.float32)
     return np.where(near < scores, np.nextafter(near, np.float32(np.inf)), near)
 
 
 @lru_cache(maxsize=16)
 def _ranks(count: int) -> npt.NDArray[np.int64]:
-    """Which of so many ordered scores are kept, counted from 1."""
+    """The ranks, counted from 1, that are kept of `count` ordered scores."""
     spread = np.linspace(1, count, KEPT - 2 * ENDS).round().astype(np.int64).tolist()
     few = range(1, count + 1) if count <= KEPT else {*range(1, ENDS + 1), *spread, *range(count - ENDS + 1, count + 1)}
     ranks = np.array(sorted(few))
@@ -108,10 +108,10 @@ def fewest_points(share: float) -> int:
 
 
 def heavier(shares: Floats, right: Codes) -> npt.NDArray[np.float64]:
-    """The mass of the labels heavier than the right one, (b, c), (b,) -> (b,); infinite where it is -1, of no item.
+    """The mass of the labels heavier than the right one, (b, c), (b,) -> (b,).
 
-    The score of adaptive sets (Romano, Sesia, Candès 2020) without their randomisation: the heaviest label scores 0,
-    so that no set is empty.
+    Infinite where the right label is -1, that is where no item has it. This is the score of adaptive prediction sets
+    (Romano, Sesia, Candès 2020) without randomisation: the heaviest label scores 0, so that no set is empty.
     """
     own = np.take_along_axis(shares, np.maximum(right, 0)[:, None], axis=1)
     found = np.where(shares > own, shares, 0.0).sum(1, dtype=np.float64)
@@ -119,16 +119,16 @@ def heavier(shares: Floats, right: Codes) -> npt.NDArray[np.float64]:
 
 
 def within(shares: Floats, most: float, error: Any = 0.0) -> npt.NDArray[np.bool_]:
-    """The labels whose score `heavier` may be at most this, (b, c): always a heaviest one, where `most` is 0 or more.
+    """The labels whose score `heavier` may be `most` or less, (b, c); with `most` >= 0 the heaviest is one of them.
 
-    Shares may be off by a distance of `error`, (b,); NaN where that is not known. Two of them then move against each
-    other by at most √2 errors, so a label is surely heavier where it is by more; and the sum of m shares moves by at
-    most √m errors. What is surely heavier, less that, is no more than the exact score: no label of an exact set is
-    left out.
+    The vector of shares may be off by a distance of `error`, (b,); NaN where that is unknown. The difference of two
+    shares is then off by at most √2 errors, so only a label that is heavier by more than that is surely heavier; and
+    the sum of m shares is off by at most √m errors. The mass of the surely heavier labels, less √m errors, is a lower
+    bound of the exact score, so that no label of the exact set is left out.
     """
     off = np.fmin(np.broadcast_to(error, len(shares)), 2.0)[:, None]  # no two distributions are further apart than √2
     edges = np.concatenate([shares + math.sqrt(2.0) * off, shares], axis=1)
-    # Subtle: an edge comes before the shares that equal it, so with no error labels that are equal are not heavier.
+    # Subtle: an edge sorts before the shares that equal it, so without an error a label of equal share is not heavier.
     order = np.argsort(-edges, axis=1, kind="stable")
     masses = np.concatenate([np.zeros_like(shares), shares], axis=1, dtype=np.float64)
     sums = np.cumsum(np.take_along_axis(masses, order, axis=1), axis=1)

@@ -1,14 +1,14 @@
-"""Learn-then-Test: the laxest of some thresholds at which risks are below what was asked, with a given confidence.
+"""Learn-then-Test: the laxest of some thresholds at which risks are below their limits, with a given confidence.
 
-Thresholds are fixed before the points that test them are looked at. At each, the hypothesis is that a risk is above its
-share; among m independent trials then no fewer events are expected than of a binomial variable with that share, so
-P(Bin(m, share) <= events) is a valid p-value. Thresholds are tested from the strictest on, each at the whole level, up
-to the first that cannot be rejected: the first true hypothesis is rejected with a probability of at most
-1 - confidence, and no later one is reached otherwise (fixed-sequence testing; Angelopoulos, Bates, Candès, Jordan, Lei
-2021). Where several risks are to be low at once, the hypothesis is that any of them is high, and its p-value the
-largest of theirs.
+Thresholds are fixed before the points that test them are looked at. At each, the null hypothesis is that a risk is
+above its share. The events among m independent trials are then stochastically no fewer than Bin(m, share), so
+P(Bin(m, share) <= events) is a valid p-value. Thresholds are tested in order, the strictest first, each at the whole
+level, until a hypothesis cannot be rejected: the first true hypothesis is rejected with a probability of at most
+1 - confidence, and unless it is, no later one is tested (fixed-sequence testing; Angelopoulos, Bates, Candès, Jordan,
+Lei 2021). Where several risks have to be low at once, the hypothesis is that any of them is high, and its p-value is
+the largest of theirs.
 
-Does not choose thresholds to test, and knows no evidence.
+Does not choose the thresholds, and does not compute evidence.
 
 Shapes: t thresholds, b points.
 """
@@ -26,15 +26,15 @@ Truths = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Risk:
-    """What is to be rare: events among the points at or above a threshold, or (`of_all`) among all points."""
+    """Events that have to be rare among the points at or above a threshold, or (`of_all`) among all points."""
 
     evidence: Floats  # (b,)
-    events: Truths | None  # (b,), which points would be events if they were answered; None: all that are not, of all
+    events: Truths | None  # (b,), which points are events if answered; None: the points below the threshold, of all
     share: float
     of_all: bool = False
 
     def at(self, threshold: float) -> tuple[int, int]:
-        """How many events there are at a threshold, and of how many trials."""
+        """The number of events at a threshold, and the number of trials."""
         answered = self.evidence >= threshold
         if self.events is None:
             return int((~answered).sum()), len(answered)
@@ -42,7 +42,7 @@ class Risk:
 
 
 def at_most(events: int, trials: int, share: float) -> float:
-    """The probability of at most so many events in so many trials, each of this probability.
+    """The binomial probability P(Bin(trials, share) <= events).
 
     >>> round(at_most(0, 59, 0.05), 4), round(at_most(1, 2, 0.5), 4)
     (0.0485, 0.75)
@@ -57,19 +57,19 @@ def at_most(events: int, trials: int, share: float) -> float:
 
 
 def fewest_trials(share: float, confidence: float) -> int:
-    """How many trials without an event it takes to say that fewer than this share are events.
+    """How many trials without an event show, with this confidence, that fewer than this share are events.
 
     >>> fewest_trials(0.05, 0.95), fewest_trials(0.02, 0.95)
     (59, 149)
     """
     found = math.ceil(math.log(1.0 - confidence) / math.log1p(-share))
-    while at_most(0, found, share) > 1.0 - confidence:  # by what is rounded there
+    while at_most(0, found, share) > 1.0 - confidence:  # possible by rounding
         found += 1
     return found
 
 
 def laxest(thresholds: Floats, risks: Sequence[Risk], confidence: float) -> float | None:
-    """The last of these thresholds, from strict to lax, up to which all risks are below their shares; None at none."""
+    """The last of these thresholds, strictest first, up to which all risks are below their shares; None if none is."""
     found = None
     for threshold in thresholds.tolist():
         if p_value(threshold, risks) > 1.0 - confidence:
@@ -84,9 +84,9 @@ def p_value(threshold: float, risks: Sequence[Risk]) -> float:
 
 
 def most_events(trials: int, share: float, confidence: float) -> int:
-    """The most events among so many trials at which fewer than this share are events, or -1.
+    """The most events in so many trials that still show, with this confidence, a rate below this share; -1 if none.
 
-    So that many of the lowest of n scores may be turned away: of those to come, no more than the share will be.
+    A threshold below which so many of n scores lie marks no more than the share of later queries as unknown.
     """
     found = -1
     while at_most(found + 1, trials, share) <= 1.0 - confidence:

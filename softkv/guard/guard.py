@@ -1,14 +1,14 @@
-"""What a store promises of its answers: who is known, how familiar, which labels, how far off.
+"""The promises about the answers of a store: whether a query is known, how familiar it is, which labels, how far off.
 
-    evidence      its log mass per item, and of labels four times the logit of the largest share as well
+    evidence      the log mass per item; for labels also four times the logit of the largest share
     familiarity   the share of queries like the items that have as little evidence: a conformal p-value
     known         whether the evidence reaches the threshold that keeps wrong answers, or strangers, rare
     labels, widths  split conformal sets and radii
 
-Scores of items that took no part in learning, each asked of a store without any of them, are exchangeable with the
-score of a query like the items that is asked of that store, so what is said here is promised of such answers.
+Items that took no part in learning are looked up in a store that contains none of them. Their scores are exchangeable
+with the score of a query like the items, looked up in the same store, so that promises hold for such queries.
 
-Does not ask anything (softkv/database/guarding.py), and does not know how answers lie in memory (judged.py).
+Does not run lookups (softkv/database/guarding.py), and does not know how answers are laid out in memory (judged.py).
 
 Shapes: b queries, c labels, p value width.
 """
@@ -26,18 +26,18 @@ from softkv.guard.conformal import Ranked, within
 from softkv.guard.widths import WidthRule
 from softkv.kinds import ValueKind
 
-SURE, NONE = 4.0, 1e-7  # how much the logit of the largest share counts beside the log mass; the least of other shares
-CHANGED = 0.1  # of the items: from there on the guard is about others
-HAIR = 2.0**-18  # of evidence: by so much at most it moves where equal queries are asked alone, or of other shards
-LEAST = 1e-9  # of shares, and of what they are short of 1
-OLDER = {"answered": "known"}  # of what was seen, names by which guards were written before
+SURE, NONE = 4.0, 1e-7  # factor of the logit of the largest share in evidence; shares are clipped to NONE .. 1 - NONE
+CHANGED = 0.1  # share of the items that may change before the guard no longer applies
+HAIR = 2.0**-18  # relative rounding of evidence: equal queries may differ by it, alone or in a batch, or over shards
+LEAST = 1e-9  # smallest distance of a share from 0 and from 1
+OLDER = {"answered": "known"}  # names in `found` in guards of earlier versions, and what they are called now
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 
 
 class Seen(NamedTuple):
-    """What answers say that a guard goes by."""
+    """The parts of answers that a guard depends on."""
 
     value: Array  # (b,), (b, p) or (b, c)
     log_mass: Array  # (b,)
@@ -49,29 +49,29 @@ class Seen(NamedTuple):
     effective_error: Any = 0.0  # (b,); 0 where exact, and where unknown
 
     def taken(self, some: npt.NDArray[np.bool_]) -> "Seen":
-        """What those of some of the queries say."""
+        """The parts for some of the queries."""
         found: dict[str, Any] = {name: one[some] if np.ndim(one) else one for name, one in self._asdict().items()}
         return Seen(**found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guard:
-    """Calibrated promises about the answers of a store, as of when they were calibrated."""
+    """Calibrated promises about the answers of a store, valid for the store as it was calibrated."""
 
     coded: bool  # whether values are labels
-    items: int  # that answered the calibration points, when the mass was measured
+    items: int  # number of items that answered the calibration points
     evidence: Ranked
-    threshold: float  # of evidence, from which on a query is known
-    scores: Ranked | None  # of labels: the mass of heavier ones; of numbers and vectors: distances in widths
+    threshold: float  # the evidence from which on a query is known
+    scores: Ranked | None  # for labels the mass of heavier ones; for numbers and vectors distances divided by widths
     widths: WidthRule | None
-    about: Mapping[str, Any]  # how was asked: compatibility, temperature, projection, embedder
+    about: Mapping[str, Any]  # settings of the calibration: compatibility, temperature, projection, embedder
     asked: Mapping[str, Any]  # what was to be promised
-    found: Mapping[str, Any]  # what was seen, in figures
-    base: tuple[int, int, int] = (0, 0, 0)  # rows and items at a time, and how many items had changed until then
-    now: int = 0  # items that answer
+    found: Mapping[str, Any]  # the figures that were measured
+    base: tuple[int, int, int] = (0, 0, 0)  # rows and items at some moment, and how many items had changed until then
+    now: int = 0  # number of items that answer now; 0: `items`
 
     def evidence_of(self, seen: Seen, sign: int = 0) -> Floats:
-        """The evidence of answers, (b,), or (`sign`) the least or most that it may be within their errors."""
+        """The evidence of answers, (b,); with `sign` -1 or 1 the least or most that their errors allow."""
         off = 0.0 if not sign else sign * np.asarray(seen.log_mass_error, np.float64)
         found: Floats = np.asarray(seen.log_mass, np.float64) + off - math.log(max(1, self.now or self.items))
         if not self.coded:
@@ -83,19 +83,19 @@ class Guard:
         return found
 
     def known(self, seen: Seen) -> Array:
-        """Whether queries are known, (b,), of objects where any is None: its evidence is known too roughly."""
+        """Whether each query is known, (b,); None, in an array of objects, where errors leave it undecided."""
         return self._told(seen, self.evidence_of(seen) >= self.threshold)
 
     def familiarity(self, seen: Seen) -> Array:
         """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1).
 
-        Of an estimate that of the most evidence it may have. Of objects where any is None, as in `known`.
+        An estimate counts with the most evidence it may have. None where `known` is, in an array of objects.
         """
         most = self.evidence_of(seen, 1)
         return self._told(seen, self.evidence.p_values(most + hair(most)))
 
     def _told(self, seen: Seen, found: Array) -> Array:
-        """What was found of each query, but None where its evidence is known too roughly."""
+        """The given results, but None where the error of the evidence leaves open whether the query is known."""
         least, most = self.evidence_of(seen, -1), self.evidence_of(seen, 1)
         unsure = ((least >= self.threshold) != (most >= self.threshold)) | np.isnan(least)
         if not unsure.any():
@@ -105,9 +105,9 @@ class Guard:
         return found
 
     def labels_within(self, seen: Seen, share: float) -> npt.NDArray[np.bool_]:
-        """Which labels belong to the set that holds the right one with this probability, (b, c).
+        """Which labels belong to the set that contains the right one with this probability, (b, c).
 
-        Of an estimate all that belong to the set of the exact answer, and perhaps more.
+        For an estimate the set contains at least the labels of the exact answer's set.
         """
         if not self.coded:
             other = "`known`" if self.widths is None else "radius()"
@@ -142,7 +142,7 @@ class Guard:
         return found
 
     def changed(self, rows: int, items: int) -> int:
-        """How many items came, went or were replaced since, of a store with so many rows and items by now."""
+        """How many items were added, deleted or replaced since, in a store that now has so many rows and items."""
         rows_then, items_then, before = self.base
         died = (rows - items) - (rows_then - items_then)
         return before + max(rows - rows_then, died, items_then - items, 0)
@@ -159,7 +159,7 @@ class Guard:
 
     @classmethod
     def from_json(cls, told: Mapping[str, Any], now: int = 0) -> "Guard":
-        """What `to_json` has told; a ValueError, KeyError or TypeError where it is not."""
+        """Read the result of `to_json`; a ValueError, KeyError or TypeError if it is malformed."""
         given, (rows, items, before) = dict(told), told["base"]
         evidence, scores, widths = (given.pop(name) for name in ("evidence", "scores", "widths"))
         given["found"] = {OLDER.get(name, name): one for name, one in dict(given["found"]).items()}
@@ -192,12 +192,12 @@ class Guard:
 
 
 def hair(evidence: Floats) -> Floats:
-    """How far evidence may be off because it was rounded otherwise."""
+    """The largest difference that rounding may make in evidence."""
     return HAIR * np.maximum(1.0, np.where(np.isinf(evidence), 0.0, np.abs(evidence)))
 
 
 def checked_share(name: str, given: object) -> float:
-    """A share between 0 and 1, and no nearer to either than any number of points can tell."""
+    """A share between 0 and 1, at least LEAST from both; otherwise an InputError that names it."""
     if isinstance(given, bool) or not isinstance(given, (int, float, np.floating)) or not LEAST <= given <= 1 - LEAST:
         raise InputError(f"expected {name} to be a number between 0 and 1, at least {LEAST} from both, got {given!r}.")
     return float(given)

@@ -1,4 +1,4 @@
-"""What a guard says of answers: the part of `Answer` and `Answers` that asks it.
+"""The part of `Answer` and `Answers` that applies the guard of the store.
 
 Does not compute promises (guard.py).
 
@@ -15,8 +15,8 @@ import numpy.typing as npt
 from softkv.errors import InputError, KindError
 from softkv.guard.guard import Guard, Seen
 
-LEVEL = 0.9  # of sets and intervals that do not say
-# What is said of one answer, or of many: a truth, a number, labels, and the bounds of an interval.
+LEVEL = 0.9  # default probability of sets and intervals
+# The types of results, for one answer or for many: a truth, a number, labels, and the bounds of an interval.
 Truth = TypeVar("Truth")
 Number = TypeVar("Number")
 Labels = TypeVar("Labels", bound=Sequence[Any])
@@ -25,41 +25,41 @@ NOT_GUARDED = "the store has no guard. Make one with `guard`."
 
 
 class Judged(Generic[Truth, Number, Labels, Bounds]):
-    """Answers, one or many, and the guard of the store that gave them, if it is about such answers."""
+    """One answer or many, with the guard of their store, if it applies to such answers."""
 
     __slots__ = ()
 
     guard: Guard | None
-    unguarded: str | None  # why the guard of the store says nothing of these answers
+    unguarded: str | None  # why the guard of the store does not apply to these answers
     labels: tuple[object, ...] | None
     scored: Any
 
     @property
     def known(self) -> Truth | None:
-        """Whether the store knows enough to answer: a truth, or (b,) of them; None where that cannot be told.
+        """Whether the store knows enough to answer: True or False, or an array (b,) of them; None where undecided.
 
-        Of queries like the items, answers that are known are wrong as seldom as was asked of `guard`.
+        For queries like the items, answers that are known are wrong as rarely as `guard` was asked to promise.
         """
         return None if self.guard is None else self._each(self.guard.known(seen_of(self)))
 
     @property
     def familiarity(self) -> Number | None:
-        """The share of queries like the items of which no more is known, a number or (b,); None where `known` is."""
+        """The share of queries like the items with no more evidence, a number or (b,); None where `known` is None."""
         return None if self.guard is None else self._each(self.guard.familiarity(seen_of(self)))
 
     @property
     def why_unknown(self) -> str | None:
-        """Why `known` is not True, of one answer: what to do, or how much less is known than it takes; else None."""
+        """Why `known` is not True for one answer: what to do, or the evidence and the threshold; otherwise None."""
         if self.guard is None or not isinstance(self.scored, int):
             return self.unguarded
         known, evidence = self.known, float(self.guard.evidence_of(seen_of(self))[0])
         if known is None:
-            return "the evidence is known too roughly to tell. Ask with tolerance=0."
-        return None if known else f"the evidence is {evidence:.4g}, and it takes {self.guard.threshold:.4g}"
+            return "the error of the evidence is too large to tell. Ask with tolerance=0."
+        return None if known else f"the evidence is {evidence:.4g}, below the threshold of {self.guard.threshold:.4g}"
 
     @property
     def promised(self) -> dict[str, Any] | None:
-        """What is promised of one answer to 9 in 10 queries, by its name; None where nothing is, or it is not known."""
+        """The promise for one answer that holds for 9 in 10 queries, by its name; None if there is none, or unknown."""
         guard = self.guard
         if guard is None or guard.scores is None or math.isinf(guard.scores.quantile(LEVEL)) or self.known is False:
             return None
@@ -70,10 +70,10 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
         return {"share": LEVEL, "radius": self.radius(LEVEL)}
 
     def labels_within(self, share: float = LEVEL) -> Labels:
-        """Labels, the heaviest first, that hold the right one for this share of all queries; of many, a list of such.
+        """Labels, the heaviest first, among which the right one is for this share of all queries; for many, a list.
 
-        Empty where the query is not known: the share is that of all queries before such sets are emptied. Of known ones
-        the heaviest label alone is wrong as seldom as was asked of `guard`.
+        Empty where the query is not known; the share holds for all queries before these sets are emptied. For known
+        queries the heaviest label alone is wrong as rarely as `guard` was asked to promise.
         """
         seen = seen_of(self)
         held, known = self._guarding.labels_within(seen, share), self._guarding.known(seen)
@@ -84,7 +84,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
         return told
 
     def interval(self, share: float = LEVEL) -> Bounds:
-        """Where the right number is with this probability: (low, high), or (b, 2)."""
+        """The interval that contains the right number with this probability: (low, high), or (b, 2)."""
         seen = seen_of(self)
         radii = self._guarding.radius(seen, share)
         if seen.value.ndim != 1:
@@ -93,7 +93,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
         return told
 
     def radius(self, share: float = LEVEL) -> Number:
-        """How far the right number or vector is from `value` at most, with this probability, a number or (b,)."""
+        """The distance from `value` within which the right one lies with this probability, a number or (b,)."""
         told: Number = self._each(self._guarding.radius(seen_of(self), share))
         return told
 
@@ -104,7 +104,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
         return self.guard
 
     def _each(self, found: Any) -> Any:
-        """What was found of each query; of one query its number, or its numbers as a tuple."""
+        """The result for all queries; for a single query its number, or its numbers as a tuple."""
         if not isinstance(self.scored, int):
             return found
         one = found[0]
@@ -114,7 +114,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
 
 
 def seen_of(answers: Any) -> Seen:
-    """What a guard goes by of answers, with one as many."""
+    """The parts of answers that a guard depends on; a single answer becomes a batch of one."""
     one = isinstance(answers.scored, int)
     found: dict[str, Any] = {name: getattr(answers, name) for name in Seen._fields}
     found = {name: x if x is None else np.asarray(x)[None] if one else np.asarray(x) for name, x in found.items()}

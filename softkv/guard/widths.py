@@ -1,10 +1,11 @@
-"""How far off answers are apart from each other: a width for each, by what the store knows here.
+"""The expected error of each answer relative to the others (its width), predicted from what the store knows there.
 
-The logarithm of a distance is regressed, by ridge regression, on the logarithms of the spread of the values (of numbers
-alone; around a plane, where numbers are read off planes), of the mass and of the effective number. Any width keeps the
-promise of an interval, since the distances it divides are calibrated; a good one keeps intervals narrow.
+Ridge regression predicts the logarithm of the distance from the right value. Its features are the logarithms of the
+spread of the values (for numbers only; around a plane, where numbers are read off planes), of the mass and of the
+effective number. The promise of an interval holds with any widths, since distances divided by them are calibrated; good
+ones keep intervals narrow.
 
-Does not calibrate (guard.py), and is never learned from points that do.
+Does not calibrate (guard.py), and is never learned from the points that calibrate.
 
 Shapes: b queries, f features.
 """
@@ -16,19 +17,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-RIDGE = 5.0  # of a coefficient of features whose deviation is 1
-VARYING = 0.1  # of the logarithm of a feature: one that deviates by less tells little, and of equal items it is noise
-FARTHEST = 4.0  # deviations: further out the widths stay as they are
-LEAST, NEARLY = 0.01, 0.1  # of the value scale, added to spreads; of the median distance, added to distances
+RIDGE = 5.0  # penalty of a coefficient, for features with a standard deviation of 1
+VARYING = 0.1  # smallest deviation of a logarithmic feature: less tells little, and for equal items it is noise
+FARTHEST = 4.0  # deviations from the mean; features are clipped to this range
+LEAST, NEARLY = 0.01, 0.1  # shares: of the value scale, added to spreads; of the median distance, added to distances
 
 Floats = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
 class WidthRule:
-    """Coefficients of the logarithm of the width: a constant, and one for each feature in units of its deviation."""
+    """The coefficients of the logarithm of the width, one for each feature in units of its deviation."""
 
-    least: float  # what spreads are taken to be at the least
+    least: float  # added to spreads, in quadrature
     middles: tuple[float, ...] = ()
     deviations: tuple[float, ...] = ()
     factors: tuple[float, ...] = ()
@@ -37,7 +38,7 @@ class WidthRule:
     def learned(
         cls, distances: Floats, spread: Floats | None, log_mass: Floats, effective: Floats, *, items: int, scale: float
     ) -> "WidthRule":
-        """The rule by which these distances are told best; a constant where all of them are 0."""
+        """The rule that predicts these distances best; a constant where all of them are 0."""
         least = LEAST * (scale or 1.0)
         near = NEARLY * float(np.median(distances)) or least
         features = _features(spread, log_mass, effective, items, least)
@@ -56,9 +57,9 @@ class WidthRule:
         items: int,
         off: tuple[Any, Any, Any] = (0.0, 0.0, 0.0),
     ) -> npt.NDArray[np.float64]:
-        """The widths of answers of so many items, (b,); the largest there may be where the three are off by so much.
+        """The widths of answers of so many items, (b,); with errors (`off`) of the three arrays, the largest possible.
 
-        Each feature is told by one of the three and rises with it, so a width is largest at one end or the other.
+        Each feature depends on one of the three arrays and rises with it, so a width is largest at one of the ends.
         """
         ends = []
         for sign in (-1.0, 1.0):
@@ -73,8 +74,8 @@ class WidthRule:
 def _features(
     spread: Floats | None, log_mass: Floats, effective: Floats, items: int, least: float
 ) -> npt.NDArray[np.float64]:
-    """What widths are told by, (b, f): masses and effective numbers for each item, so that more items move neither."""
-    # No effective number is below 1, and no spread below 0, but for what an error is taken off.
+    """The features of widths, (b, f); masses and effective numbers are per item, so as not to grow with the items."""
+    # An effective number is at least 1 and a spread at least 0; less an error they may fall below that.
     columns = [np.asarray(log_mass, np.float64), np.log(np.maximum(np.asarray(effective, np.float64), 1.0))]
     columns = [column - math.log(items) for column in columns]
     if spread is not None:
