@@ -290,7 +290,7 @@ def test_labels_that_all_differ_teach_nothing(tmp_path: Path) -> None:
         db.add(vectors=KEYS[:30], values=[f"label {n}" for n in range(30)])
         before = db.info()
         for learn in (db.tune, db.fit):
-            with pytest.raises(errors.InputError, match="no label is carried by two items"):
+            with pytest.raises(errors.InputError, match="no two items share a label"):
                 learn()
         assert db.info() == before
 

@@ -185,7 +185,7 @@ def tune(
         )
         found += fresh
     if not asked:
-        raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
+        raise InputError("no two items share a label, so none can be predicted. Give items that share labels.")
     tuned = chosen(found, measure=view.layout.kind.measure, asked=asked, items=len(rows))
     return replace(tuned, sampled=None if len(who) == len(rows) else len(who))
 

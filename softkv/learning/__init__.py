@@ -1,4 +1,4 @@
-"""What a store learns from its own items, a temperature or a metric; and how good answers are (measures.py).
+"""Learn a temperature (tuning.py) or a metric (fitting.py) from the items of a store; measure answers (measures.py).
 
-Does not read stores (database/) and needs nothing but arrays.
+Works on arrays only: does not read stores (database/).
 """

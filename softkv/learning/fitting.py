@@ -1,11 +1,12 @@
 """Learn a metric: the one by which items, left out one at a time, are best predicted by the others.
 
-A step asks some items of some others and moves L down the gradient (gradients.py), by Adam under a rate that falls to
-nothing. Now and then items that take no part in this are asked: the best L by their loss is kept, and when it has not
-become better for long, that was that. In the end one factor is chosen for L, its temperature, with all items answering.
+A step predicts a sample of items from a sample of the others, and moves L down the gradient (gradients.py), by Adam
+with a learning rate that falls to 0. At intervals the loss of held-out items (the judges) is measured: the best L by it
+is kept, and training stops early when it does not improve. In the end L is multiplied by the one factor, its
+temperature, that is best for the judges when all items answer.
 
-Features of different units are brought to one scale first: the standard deviation of each is 1 where keys are not
-directions. L carries that, so what is learned speaks of keys as they are.
+Features are first divided by their standard deviations, unless keys are directions. L is rescaled in the end, so that
+it applies to keys as they are stored.
 
 Does not read stores, and does not know names of labels.
 
@@ -25,18 +26,18 @@ from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
 from softkv.progress import Progress, Stages, untold
 
-ASKED = 256  # items in a step
-ANSWERING = 4096  # items that answer in a step, or more where they are narrow
-NUMBERS = 1 << 20  # in the keys that answer in a step, at most, where that allows more
-HELD = 2000  # items that only judge, at most
-SHARE = 0.1  # of the items, at most
+ASKED = 256  # items that ask in a step
+ANSWERING = 4096  # items that answer in a step; more where keys are narrow
+NUMBERS = 1 << 20  # numbers in the keys that answer in a step, where this allows more items than ANSWERING
+HELD = 2000  # most items that are held out as judges
+SHARE = 0.1  # largest share of the items that are judges
 STEPS = 400
-LOOKS = 20  # at the judges
-PATIENCE = 6  # looks without anything better
-SMALLEST = 1e-33  # deviation of a feature that float32 can divide by, and multiply again
-RATE = 0.07  # of a step, beside a typical entry of L
-RIDGES = (0.3, 0.03)  # of planes that are tried
-FARTHEST = 1e12  # how many deviations of the items away from them targets may be
+LOOKS = 20  # how often the loss of the judges is measured
+PATIENCE = 6  # such measurements without improvement, after which training stops
+SMALLEST = 1e-33  # smallest deviation of a feature by which float32 can divide and multiply
+RATE = 0.07  # learning rate, relative to a typical entry of L
+RIDGES = (0.3, 0.03)  # λ of the planes that are tried
+FARTHEST = 1e12  # largest distance of targets from the items' mean, in deviations of the items
 WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
 Array = npt.NDArray[np.floating]
@@ -45,7 +46,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """Vectors, and what belongs to them: the codes of labels (n,), or values (n, p)."""
+    """Vectors with their values: the codes of labels (n,), or numbers (n, p)."""
 
     vectors: Array  # (n, d)
     values: npt.NDArray[Any]
@@ -58,16 +59,16 @@ class Examples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fitted:
-    """What was learned, and how well it did on the examples that took no part."""
+    """A learned metric, and its loss on the held-out examples (the judges)."""
 
     metric: Metric
     units: Array  # (d,), what features were divided by
-    loss: float  # −log P, or the squared distance
-    started: float  # that of the metric that it started from
+    loss: float  # of the judges: −log P, or the squared distance
+    started: float  # the loss of the metric before the first step
     steps: int
-    curve: tuple[tuple[int, float], ...]  # the loss after so many steps
-    judges: Rows  # who took no part
-    answering: Rows  # the items that answered them
+    curve: tuple[tuple[int, float], ...]  # pairs of step and loss
+    judges: Rows  # the held-out examples
+    answering: Rows  # the items by which they were predicted
     ridge: float | None = None  # λ of the planes through numbers, None where they are averaged
 
 
@@ -81,7 +82,7 @@ def best_fit(
     seed: int = 0,
     told: Stages | None = None,
 ) -> Fitted:
-    """The best of the metrics that average, that read numbers off planes, or (`planes` is None) of all of these."""
+    """The best metric: for means (`planes` False), for planes through numbers (True), or for either (None)."""
 
     def one(ridge: float | None) -> Fitted:
         name = "fitting" if ridge is None else f"fitting planes, ridge {ridge:g}"
@@ -100,7 +101,7 @@ def is_better(loss: float, before: float) -> bool:
 def loss_of(
     compared: Compatibility, temperature: float, items: Examples, asking: Examples | None, fitted: Fitted
 ) -> float:
-    """What the judges of a metric lose when they ask the same items in another way."""
+    """The loss of a metric's judges by another compatibility and temperature, with the same items answering."""
     asked, answering = items if asking is None else asking, fitted.answering
     keys, values, losses = items.vectors[answering], items.values[answering], 0.0
     for start in range(0, len(fitted.judges), ASKED):
@@ -127,18 +128,18 @@ def fit(
     steps: int | None = None,
     told: Progress | None = None,
 ) -> Fitted:
-    """The metric by which these items predict each other best, or what is asked of them, if that is given.
+    """The metric by which these items best predict each other, or the examples in `asking`, if these are given.
 
-    `ridge` is λ of the plane through numbers (n, 1) as values, None for their mean.
+    `ridge` is λ of the planes through values that are numbers (n, 1); None predicts by their mean.
     """
     if items.labels and asking is None and len(np.unique(items.values)) == len(items.values):
-        raise InputError("no label is carried by two items, so no other can know it. Give items that share labels.")
+        raise InputError("no two items share a label, so none can be predicted. Give items that share labels.")
     fitting = _Fitting(items, asking, directions=directions, ridge=ridge, seed=seed)
     return fitting.run(fitting.start(rank), STEPS if steps is None else steps, told or untold)
 
 
 class _Fitting:
-    """The items, those who ask, and who of them judges, all in one scale."""
+    """The items and the examples that ask, in one scale, and which of these are judges."""
 
     def __init__(
         self, items: Examples, asking: Examples | None, *, directions: bool, ridge: float | None, seed: int
@@ -153,10 +154,10 @@ class _Fitting:
         self.middle = 0.0 if self.labels else items.values.mean(0)
         if not self.labels:
             self.unit = float((items.values - self.middle).std()) or 1.0
-            if asking is not None:  # what is wanted may be beyond all items, but not beyond the squares of float32
+            if asking is not None:  # targets may exceed all items, but their squares have to stay within float32
                 self.unit = max(self.unit, float(np.abs(asking.values - self.middle).max()) / FARTHEST)
         self.features, self.values = self._scaled(items)
-        self.alone = asking is not None  # who asks is no item
+        self.alone = asking is not None  # the examples that ask are not items
         self.asking, self.wanted = (self.features, self.values) if asking is None else self._scaled(asking)
         order = self.random.permutation(len(self.asking))
         held = min(HELD, max(1, round(SHARE * len(order))))
@@ -173,7 +174,7 @@ class _Fitting:
         return features, some.values if self.labels else ((some.values - self.middle) / self.unit).astype(np.float32)
 
     def start(self, rank: int | None) -> Array:
-        """L to begin with: the features as they are, or their leading axes, in a scale in which some items count."""
+        """The initial L: the identity, or the leading axes of the features, scaled to a typical temperature of 1."""
         width = self.features.shape[1]
         live = np.ones(len(self.features), np.bool_)
         asked = np.sort(np.random.default_rng(0).choice(len(live), min(ASKED, len(live)), replace=False))
@@ -186,7 +187,7 @@ class _Fitting:
         return (axes[:rank] * scale).astype(np.float32)
 
     def run(self, factors: Array, steps: int, told: Progress) -> Fitted:
-        """Go down until the judges have had enough."""
+        """Descend until the steps are done or the loss of the judges stops improving."""
         started = best = self.judged(factors)
         kept, since, curve, done = factors, 0, [(0, self._loss(started))], 0
         adam = _Adam(factors, RATE * float(np.linalg.norm(factors)) / factors.size**0.5)
@@ -217,11 +218,11 @@ class _Fitting:
         )
 
     def _loss(self, judged: float) -> float:
-        """A loss as the values are given."""
+        """A loss in the units of the given values."""
         return judged * self.unit**2
 
     def step(self, factors: Array) -> Array:
-        """The gradient for some who ask, and some items that answer."""
+        """The gradient on a sample of examples that ask and of items that answer."""
         asked = self.random.choice(self.learners, min(ASKED, len(self.learners)), replace=False)
         answering, own = self.items, np.full(len(asked), -1)
         if len(answering) > self.several:
@@ -233,7 +234,7 @@ class _Fitting:
         return gradient(factors, self.asking[asked], self.features[answering], pulls)
 
     def judged(self, factors: Array) -> float:
-        """The loss of the judges, asked of all items that are none."""
+        """The mean loss of the judges, with all items that are not judges answering."""
         losses = 0.0
         for start in range(0, len(self.judges), ASKED):
             some = self.judges[start : start + ASKED]
@@ -241,7 +242,7 @@ class _Fitting:
         return losses / len(self.judges)
 
     def warmed(self, factors: Array, loss: float) -> tuple[Array, float]:
-        """L times the factor that suits the judges best, when everybody answers."""
+        """L times the factor that gives the judges the lowest loss, and this loss."""
         tried = [(self.judged(factors / one**0.5), one) for one in WARMER.tolist()]
         better, temperature = min(tried)
         return (factors / np.float32(temperature**0.5), better) if better < loss else (factors, loss)
@@ -258,9 +259,9 @@ class _Fitting:
 
 
 class _Adam:
-    """Steps as long as the recent gradients agree, for each number by itself (Kingma and Ba, 2015)."""
+    """The optimizer Adam (Kingma and Ba, 2015): steps of each number scaled by its recent gradients."""
 
-    SLOW, SLOWER = 0.9, 0.99  # what is kept of the mean of gradients, and of that of their squares
+    SLOW, SLOWER = 0.9, 0.99  # decay of the mean of the gradients, and of the mean of their squares
 
     def __init__(self, like: Array, rate: float) -> None:
         self.rate, self.done = rate, 0

@@ -1,10 +1,10 @@
-"""Leave every item out in turn, ask the others, and see how far off they are: many temperatures in one pass of scores.
+"""Leave-one-out losses: each item is predicted by the others, at many temperatures in one pass over the scores.
 
-Scores are worked out once, block by block, and turned into weights for each temperature. The best score so far is the
-same for all temperatures, so sums are moved to a better one when it comes, as blends are.
+Scores are computed once, block by block, and turned into weights for each temperature. Sums are relative to the best
+score so far, which is the same for all temperatures, and are rescaled when a better one comes, as in blends.
 
-The loss of labels is −log of the weight of the right one, at most 15.9, that of next to none; an item whose label no
-other carries is not asked, since none could know it. That of numbers and vectors is the squared distance.
+The loss of a label is −log of the weight of the right one, at most 15.9; an item whose label no other has is not asked,
+since nothing could predict it. The loss of numbers and vectors is the squared distance.
 
 Does not choose a temperature (tuning.py).
 
@@ -20,9 +20,9 @@ import numpy.typing as npt
 from softkv.progress import Progress
 
 BLOCK = 1 << 12  # rows scored at a time
-MOST = 2.0**53  # from which on numbers are whole because they have no digits left
-TOGETHER = 128  # items asked at a time: with the above, scores and weights that stay near the processor
-LEAST = float(np.finfo(np.float32).eps)  # that a right label weighs, as in `evaluate`: else one item would decide all
+MOST = 2.0**53  # from here on every float64 is a whole number, so being whole means nothing
+TOGETHER = 128  # items asked at a time: scores and weights of TOGETHER x BLOCK stay in the cache of the processor
+LEAST = float(np.finfo(np.float32).eps)  # the least weight of a right label, as in `evaluate`: bounds each item's loss
 
 Array = npt.NDArray[np.floating]
 Floats = npt.NDArray[np.float64]
@@ -33,7 +33,7 @@ Scores = Callable[[Rows, int, int], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Losses:
-    """Mean losses at each temperature, with all rows and with the k best."""
+    """The mean losses at each temperature, with all rows and with the k best."""
 
     full: Floats  # (t,)
     best: dict[int, Floats]  # k: (t,)
@@ -51,14 +51,15 @@ def left_out(
     shares: Floats | None = None,
     told: Progress | None = None,
 ) -> Losses:
-    """The losses of these items; `values` are codes of labels (rows,) or vectors (rows, p).
+    """The losses of the items in `asked`; `values` are codes of labels (rows,) or vectors (rows, p).
 
-    `shares` (rows,) is how much each item counts, as one who answers and as one who is asked; without k. Where all are
-    whole numbers, they are counts: one is left out of an item, and the others answer. Else only proportions matter.
+    `shares` (rows,) are weights of the items, both when they answer and when they are asked; not together with k. Whole
+    numbers are counts of equal items: one of them is left out, and the others answer. Otherwise only their proportions
+    matter.
     """
     full, best, count = np.zeros(len(temperatures)), {k: np.zeros(len(temperatures)) for k in ks}, 0
     lowest = np.full(len(temperatures), np.inf)
-    # Only their proportions count; far from 1 they would leave float32.
+    # Shares are divided by the largest, since numbers far from 1 would leave the range of float32.
     counts = shares is not None and shares.max() < MOST and not (shares % 1).any()
     rest = None if shares is None else 1.0 - 1.0 / shares if counts else np.zeros(len(shares))
     shares, divisor = None if shares is None else shares / shares.max(), 0.0
@@ -91,7 +92,7 @@ def _blocks(scores: Scores, some: Rows, rows: int, rest: Floats | None) -> Itera
 
 
 class _State:
-    """What was added up for some items so far."""
+    """The sums for some items, over the blocks of scores so far."""
 
     def __init__(
         self,
@@ -100,21 +101,21 @@ class _State:
         temperatures: Floats,
         most: int,
         shares: Floats | None,
-        rest: Floats | None,  # of an item, that answers when it is asked
+        rest: Floats | None,  # the share of an item that still answers when it is asked itself
     ) -> None:
         self.asked, self.values, self.temperatures, self.shares, self.rest = asked, values, temperatures, shares, rest
         shape = len(temperatures), len(asked)
         self.labels = values.ndim == 1
         self.peak, self.mass = np.full(len(asked), -np.inf), np.zeros(shape)
-        # Whose label some other item carries; all of those with other values.
+        # The items whose label another item has, or, where values are not labels, for which there is another item.
         self.known = np.zeros(len(asked), np.bool_)
-        # Of labels the mass of the right one is all that counts.
+        # For labels only the mass of the right one.
         self.total = np.zeros((*shape, 1 if self.labels else values.shape[1]))
         self.best = np.full((len(asked), most), -np.inf, np.float32)
         self.best_rows = np.zeros((len(asked), most), np.int64)
 
     def add(self, first: int, block: Array) -> None:
-        """The next block of scores, (b, n)."""
+        """Add the next block of scores, (b, n)."""
         if self.best.shape[1]:
             self._keep_best(first, block)
         here = slice(first, first + block.shape[1])
@@ -132,7 +133,7 @@ class _State:
         )
 
     def _weigh(self, block: Array, rows: slice, right: Array | None) -> None:
-        """Add a block of scores below the peak, at all temperatures."""
+        """Add a block of scores, relative to the peak, at all temperatures."""
         shares = None if self.shares is None else self._shares(rows).astype(block.dtype)
         weights = np.empty_like(block)
         for number, temperature in enumerate(self.temperatures.tolist()):
@@ -169,17 +170,17 @@ class _State:
         return found
 
     def losses(self) -> Floats:
-        """The loss of each item, (t, b); nothing to rely on where it is not known."""
+        """The loss of each item, (t, b); meaningless for items that are not in `known`."""
         if self.labels:
             with np.errstate(divide="ignore", invalid="ignore"):
                 found: Floats = np.log(self.mass) - np.log(self.total[..., 0])
-            return np.clip(found, 0.0, -np.log(LEAST))  # below 0 is only rounding: no label is more than certain
+            return np.clip(found, 0.0, -np.log(LEAST))  # a loss below 0 is only rounding
         with np.errstate(invalid="ignore"):
             off = self.total / self.mass[:, :, None] - self.values[self.asked]
         return np.asarray((off * off).sum(2), np.float64)
 
     def losses_of_best(self, k: int) -> Floats:
-        """The losses by the k best rows alone; a label that they lack weighs next to nothing."""
+        """The losses by the k best rows alone; a label that none of them has weighs LEAST."""
         order = np.argsort(-self.best, axis=1)[:, :k]
         scores: Array = np.take_along_axis(self.best, order, axis=1)
         rows: Rows = np.take_along_axis(self.best_rows, order, axis=1)

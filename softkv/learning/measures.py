@@ -1,9 +1,9 @@
-"""How good predictions are: of labels, of numbers, and of knowing when not to answer.
+"""Measures of predictions: of labels, of numbers, and of knowing when not to answer.
 
-Each measure is a mean over queries that the store was not made of. Nothing here chooses anything, but for
-`likeliest_widths`, which is for those who have other queries to choose by.
+Each measure is a mean over queries that are not in the store. Only `likeliest_widths` chooses anything, and needs
+queries of its own for that.
 
-Does not ask a store (database/evaluating.py) and draws no plots.
+Does not run lookups (database/evaluating.py) or draw plots.
 
 Shapes: b queries, c labels, a bins.
 """
@@ -15,8 +15,8 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-BINS = 15  # of confidence, equally wide
-LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of central intervals
+BINS = 15  # bins of confidence, of equal width
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # probabilities of central intervals
 
 Floats = npt.NDArray[np.float64]
 Shares = npt.NDArray[np.floating]
@@ -26,30 +26,30 @@ Truths = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Queries that were answered about as confidently, and how often they were right."""
+    """Queries that were answered with similar confidence, and how often the answers were right."""
 
-    confidence: float  # their mean
+    confidence: float  # the mean
     accuracy: float
     queries: int
 
 
 def correct(shares: Shares, right: Codes) -> Truths:
-    """Whether the heaviest label is the right one, (b,); a label that no item has is -1, and never is."""
+    """Whether the heaviest label is the right one, (b,); never where `right` is -1, a label that no item has."""
     found: Truths = shares.argmax(1) == right
     return found
 
 
 def shares_of(shares: Shares, right: Codes) -> Shares:
-    """What the right labels were given, (b,); nothing where no item has them."""
+    """The shares of the right labels, (b,); 0 where `right` is -1, a label that no item has."""
     given: Shares = np.take_along_axis(shares, np.maximum(right, 0)[:, None].astype(np.int64), axis=1)[:, 0]
     return np.where(right >= 0, given, given.dtype.type(0.0))
 
 
 def log_loss(shares: Shares, right: Codes) -> float:
-    """The mean of -log of what the right label was given.
+    """The mean of -log of the share of the right label.
 
-    A share of 0 would cost infinitely much, so it counts as the machine epsilon of its dtype, as in scikit-learn:
-    1.2e-7 for float32, which costs 15.9, and 2.2e-16 for float64, which costs 36.
+    A share of 0 would have an infinite loss, so it counts as the machine epsilon of its dtype, as in scikit-learn:
+    1.2e-7 for float32, a loss of 15.9, and 2.2e-16 for float64, a loss of 36.
     """
     given = shares_of(shares, right)
     least = float(np.finfo(given.dtype).eps)
@@ -57,9 +57,9 @@ def log_loss(shares: Shares, right: Codes) -> float:
 
 
 def reliability(confidence: Shares, right: Truths) -> tuple[Bin, ...]:
-    """How often answers were right that were about as confident, from the least; bins without any are left out."""
+    """The accuracy in bins of confidence, the lowest first; empty bins are left out."""
     edges = np.linspace(0.0, 1.0, BINS + 1)[1:-1]
-    places = np.searchsorted(edges, confidence)  # a bin has its upper edge, and not its lower one
+    places = np.searchsorted(edges, confidence)  # bins include their upper edge, not their lower one
     counts = np.bincount(places, minlength=BINS)
     sure = np.bincount(places, confidence.astype(np.float64), BINS)
     hits = np.bincount(places, right.astype(np.float64), BINS)
@@ -70,22 +70,22 @@ def reliability(confidence: Shares, right: Truths) -> tuple[Bin, ...]:
 
 
 def calibration_error(found: tuple[Bin, ...]) -> float:
-    """How far confidence is from accuracy, on average over queries (the expected calibration error)."""
+    """The expected calibration error: the distance of confidence from accuracy, averaged over queries."""
     total = sum(one.queries for one in found)
     return math.fsum(abs(one.confidence - one.accuracy) * one.queries for one in found) / total
 
 
 def auroc(inside: Shares, outside: Shares) -> float:
-    """How often one that belongs has more than one that does not; as much counts half."""
+    """The area under the ROC curve: how often one of `inside` exceeds one of `outside`; equal ones count half."""
     ordered = np.sort(outside)
     less, most = np.searchsorted(ordered, inside, "left"), np.searchsorted(ordered, inside, "right")
     return float((less + most).mean() / (2 * len(ordered)))
 
 
 def abstention(certainty: Shares, losses: Shares) -> tuple[Floats, Floats]:
-    """The share that is answered when the least certain are left out, and the mean loss among these, from few to all.
+    """The shares of queries that can be answered, the most certain first, and the mean loss among each share.
 
-    Queries that are as certain as each other are answered together or not at all.
+    Queries of equal certainty are answered together or not at all.
     """
     order = np.argsort(-certainty, kind="stable")
     ranked = certainty[order]
@@ -107,17 +107,17 @@ def squared(values: Floats, targets: Floats) -> Floats:
 
 
 def log_likelihood(values: Floats, spreads: Floats, targets: Floats) -> float:
-    """The mean log density of the targets under normal distributions around the values, this wide."""
+    """The mean log density of the targets under normal distributions with these means and standard deviations."""
     scores = (targets - values) / spreads
     return float((-0.5 * math.log(2 * math.pi) - np.log(spreads) - scores * scores / 2).mean())
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """How wide predictions are to be taken, by how widely the items behind them are spread."""
+    """A rule for the standard deviation of a prediction, from the spread of the items it is made of."""
 
     factor: float = 1.0
-    least: float = 0.0  # what is added to spreads, as variances are; a lone item has none of its own
+    least: float = 0.0  # added to spreads in quadrature, since the spread of a single item is 0
 
     def of(self, spreads: Floats) -> Floats:
         """The standard deviations of predictions."""
@@ -125,7 +125,7 @@ class Widths:
 
 
 def likeliest_widths(values: Floats, spreads: Floats, targets: Floats, least: Floats) -> Widths:
-    """The factor, and one of the least spreads, with which the targets are as likely as can be."""
+    """The rule under which the targets are most likely: the best factor, with the best one of `least`."""
     tried = []
     for one in least.tolist():
         scores = (targets - values) / np.hypot(spreads, one)
@@ -136,7 +136,7 @@ def likeliest_widths(values: Floats, spreads: Floats, targets: Floats, least: Fl
 
 
 def coverage(values: Floats, spreads: Floats, targets: Floats) -> tuple[tuple[float, float], ...]:
-    """The share of targets that central intervals of normal distributions should hold, and the share that they do."""
+    """For each level, it and the share of targets within the central interval of this probability (normal)."""
     scores = np.abs(targets - values) / spreads
     normal = NormalDist()
     return tuple((level, float((scores <= normal.inv_cdf((1 + level) / 2)).mean())) for level in LEVELS)

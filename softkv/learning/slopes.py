@@ -1,8 +1,8 @@
-"""A plane in place of a mean: numbers that rise through a neighbourhood are read off where the query lies in it.
+"""Local linear regression: a plane in place of a mean, where numbers rise or fall around the query.
 
-The weighted mean of numbers is drawn towards the side on which more items lie. The plane of least squares through the
-same items, with the same weights, is not: its height at the query is v̄ + Cᵀ(Σ + λ)⁻¹(q − k̄), all of it the means and
-covariances of one blend. λ holds it flat where the items around a query do not span all directions.
+The weighted mean of numbers is biased towards the side on which more items lie. The least-squares plane through the
+same items, with the same weights, is not: its height at the query is v̄ + Cᵀ(Σ + λ)⁻¹(q − k̄), which needs only the
+means and covariances of one blend. The ridge λ keeps it flat in directions that the items around a query do not span.
 
 Shapes: b queries, n rows, d width of the features.
 """
@@ -20,37 +20,38 @@ from softkv.maths.farfield import unpacked
 Array = npt.NDArray[np.floating]
 BLOCK = 1 << 12  # rows that are weighted at a time
 TOGETHER = 256  # queries at a time
-ROUNDED = 2.0**-48  # of the sums in float64 that a plane is made of
-WIDEST = 32  # features: a plane through more of them would need as many neighbours, and d² sums for each
+ROUNDED = 2.0**-48  # relative rounding of the float64 sums that a plane is made of
+WIDEST = 32  # most features: a plane over more of them would need as many neighbours, and d² sums for each query
 
 
 def may_be_read_off(*, numbers: bool, width: int, directions: bool) -> bool:
-    """Whether what is predicted can lie on planes: single numbers over few features that are not directions."""
+    """Whether planes can be used: values are single numbers, features are few, and keys are not directions."""
     return numbers and width <= WIDEST and not directions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plane:
-    """The plane through weighted rows, of each query."""
+    """For each query, the plane through the weighted rows."""
 
     middle: Array  # (b, d), the weighted mean of the features
-    height: Array  # (b,), that of the numbers
+    height: Array  # (b,), the weighted mean of the numbers
     slope: Array  # (b, d)
     spread: Array  # (b, d, d), Σ + λ
     ridge: float  # λ
 
     @classmethod
     def through(cls, weights: Array, features: Array, numbers: Array, ridge: float) -> "Plane":
-        """The planes of weights (b, n) that add up to 1, over features (n, d) and numbers (n,)."""
+        """The planes through features (n, d) and numbers (n,), with weights (b, n) that add up to 1."""
         column = numbers[:, None]
         moments = np.concatenate([column, features, features * column, _products(features)], axis=1)
         return cls.of_means(weights @ moments, features.shape[1], ridge)
 
     @classmethod
     def of_means(cls, means: Array, width: int, ridge: float) -> "Plane":
-        """The planes of the means of numbers, features, both multiplied, and the products of any two features.
+        """The planes with the given weighted means, (b, 1 + 2d + d(d + 1)/2).
 
-        All weighted, side by side, (b, 1 + 2d + d(d + 1)/2).
+        The columns are the means of the numbers, the features, the numbers times the features, and the products of any
+        two features.
         """
         height, middle = means[:, 0], means[:, 1 : 1 + width]
         crossed, packed = means[:, 1 + width : 1 + 2 * width], means[:, 1 + 2 * width :]
@@ -62,7 +63,7 @@ class Plane:
 
     @property
     def explained(self) -> Array:
-        """How much less the numbers vary around each plane than around their mean, (b,)."""
+        """The part of the numbers' variance that each plane explains, (b,)."""
         turned = np.einsum("bij,bj->bi", self.spread, self.slope) + self.ridge * self.slope
         found: Array = (turned * self.slope).sum(1)
         return found
@@ -73,7 +74,7 @@ class Plane:
         return found
 
     def leverage(self, queries: Array, features: Array) -> Array:
-        """How much the height at the query moves with each row's number, for each of its weight, (b, n)."""
+        """How much the height at the query changes with each row's number, divided by the row's weight, (b, n)."""
         turned = np.linalg.solve(self.spread, (queries - self.middle)[:, :, None])[:, :, 0]
         found: Array = turned @ features.T + (1.0 - (turned * self.middle).sum(1))[:, None]
         return found
@@ -87,17 +88,17 @@ class Plane:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What is read off the plane of each query, (b,) each, and how sure it is."""
+    """The height of each query's plane at the query, and the figures for its error, each (b,)."""
 
     heights: Array
-    spreads: Array  # how far the numbers lie from the plane: the root of their weighted mean square
-    leverages: Array  # √(1 + ‖q − k̄‖² by (Σ + λ)⁻¹): how much the height moves with weights, times the spread
-    slopes: Array  # how fast the height rises with the features, the length of that
+    spreads: Array  # the weighted root mean square distance of the numbers from the plane
+    leverages: Array  # √(1 + (q − k̄)ᵀ(Σ + λ)⁻¹(q − k̄)): times the spread, how much the height moves with the weights
+    slopes: Array  # the length of the plane's gradient by the features
     doubts: Array  # how far rounding in float64 may have moved the height
 
     @classmethod
     def of(cls, plane: Plane, queries: Array, squares: Array) -> "Reading":
-        """Read planes off at queries (b, d), where numbers vary by `squares` (b,) around their mean."""
+        """Read planes at the queries (b, d); `squares` (b,) is the variance of the numbers around their mean."""
         apart = queries - plane.middle
         turned = np.linalg.solve(plane.spread, apart[:, :, None])[:, :, 0]
         slopes, far = np.linalg.norm(plane.slope, axis=1), np.linalg.norm(apart, axis=1)
@@ -125,10 +126,10 @@ def on_planes(
     shares: Array | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Reading:
-    """What each query reads off the plane through all rows that it sees.
+    """The reading of each query on the plane through all rows that it sees.
 
-    `means` (b,) are those of the lookup whose weights they have, `features` says how the plane sees keys
-    and queries, and `shares` (n,) is how much each row counts.
+    `means` (b,) are the answers of the lookup with the same weights, `features` turns keys and queries into the
+    features of the plane, and `shares` (n,) are weights of the rows.
     """
     found = []
     for start in range(0, max(1, len(queries)), TOGETHER):
@@ -152,12 +153,13 @@ def _through_all(
     seen: npt.NDArray[np.bool_] | None,
 ) -> tuple[Plane, Array]:
     """The planes, and the variances of the numbers around their means, (b,)."""
-    # Subtle: a plane divides by how far features spread, so what weights lack of 1, times what is added to all numbers,
-    # would come back many times as large. Sums are divided by that of the weights, and the numbers of each query are
-    # counted from their own mean: from the middle of all, one far number would leave no digits of the others.
+    # Subtle: a plane divides by the spread of the features. If weights did not quite add up to 1, the difference, times
+    # any constant in all numbers, would come back much larger. So sums are divided by the sum of the weights, and the
+    # numbers of each query are taken relative to its own mean: relative to the mean of all, one far number would leave
+    # the others without digits.
     width = features(keys[:1]).shape[1]
     sums, squares = np.zeros((len(means), 2 + 2 * width + width * (width + 1) // 2)), np.zeros(len(means))
-    peak = np.full(len(means), -np.inf)  # of the logits so far: another product of these rows may round them otherwise
+    peak = np.full(len(means), -np.inf)  # of the logits so far; not the lookup's, which may have been rounded otherwise
     for first in range(0, len(keys), BLOCK):
         rows = slice(first, first + BLOCK)
         logits = scorer(keys[rows], first).astype(np.float64)
@@ -179,6 +181,6 @@ def _through_all(
 
 
 def _products(features: Array) -> Array:
-    """Features times features, each pair once, (n, d) -> (n, d(d + 1)/2)."""
+    """The products of any two features, each pair once, (n, d) -> (n, d(d + 1)/2)."""
     upper = np.triu_indices(features.shape[1])
     return features[:, upper[0]] * features[:, upper[1]]

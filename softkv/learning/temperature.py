@@ -1,14 +1,14 @@
-"""A temperature for a store that was never tuned: the one at which an item is explained by about ten others.
+"""A temperature for a store that was never tuned: the one at which about ten items contribute to an answer.
 
-Some items are left out, one at a time, and asked. How many of the rest really contribute, the effective number, grows
-with the temperature from 1 to all of them; the temperature is the one at which the median of these numbers is
-min(10, n / 4), but at least about 2. Scores of any scale find their temperature this way, and cosines, for which T = 1
-is nearly uniform, get one near 0.05.
+Some items are left out, one at a time, and looked up in the others. The effective number of rows in the answer grows
+with the temperature, from 1 to all of them; the rule chooses the temperature at which the median of these numbers is
+min(10, n / 4), but at least about 2. This works for scores of any scale; for cosines, where T = 1 is nearly uniform, it
+gives about 0.05.
 
-The gaps between the best score and the others are counted in a histogram of logarithmic bins, so all temperatures are
-tried on the figures of two passes over the keys; a bin is under 0.7% wide, and so is what the temperature is off by.
+The gaps between the best score and the others are counted in a histogram of logarithmic bins, so that two passes over
+the keys suffice for all temperatures; a bin is less than 0.7% wide, which limits the error of the temperature.
 
-Does not look at the values: choosing by how well they are predicted is tuning.
+Does not look at the values: tuning.py chooses by how well they are predicted.
 
 Shapes: b items asked, n rows of a block, d key width.
 """
@@ -21,16 +21,16 @@ import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility, compatibility_of
 
-ASKED, FEWEST_ASKED = 256, 64  # items that are left out and asked: fewer of large stores
-SCORED = 1 << 24  # pairs that are compared, as long as that leaves enough items to ask
-LOOKED_AT = 8  # columns of a key by which it is drawn, where they tell keys apart
-WANTED = 10.0  # effective number
-FEWEST = 2.0  # the same for stores of so few items that a quarter of them would be next to one
+ASKED, FEWEST_ASKED = 256, 64  # items that are left out and asked; fewer in large stores, but at least FEWEST_ASKED
+SCORED = 1 << 24  # most pairs that are compared, unless FEWEST_ASKED items need more
+LOOKED_AT = 8  # columns of a key from which its random number is drawn, unless they are equal for many keys
+WANTED = 10.0  # the effective number that is aimed at
+FEWEST = 2.0  # its lower limit, for stores of few items
 BINS = 4096
-SPAN = np.log(1e12)  # of the bins: gaps below 1e-12 of the largest count as none
-HALVINGS = 32  # of the range of logarithms that the temperature may lie in, which leaves some 1e-8
+SPAN = np.log(1e12)  # logarithmic range of the bins: gaps below 1e-12 of the largest count as 0
+HALVINGS = 32  # bisections of the range of log temperatures, which leave an error of about 1e-8
 BLOCK = 1 << 14
-ORDINARY, FARTHEST = 30, 500  # exponents: squares of the first are safe in float32, of the second in float64
+ORDINARY, FARTHEST = 30, 500  # exponents of two whose squares are safe in float32, and in float64
 
 Matrix = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float64]
@@ -45,9 +45,9 @@ def typical_temperature(
     unit: float | None = None,
     asked: npt.NDArray[np.int64] | None = None,
 ) -> float | None:
-    """The temperature for these live rows of (n, d) keys, or None when their scores do not tell one from another.
+    """The temperature for the live rows of keys (n, d), or None when all their scores are equal but for rounding.
 
-    `unit` is that of their scores, where it is known; `asked` are the rows to leave out and ask, else drawn by keys.
+    `unit` is `unit_of_scores`, if known; `asked` are the rows to leave out and ask, otherwise drawn by their keys.
 
     >>> keys = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
     >>> found = typical_temperature(keys, np.ones(200, bool), "cosine")
@@ -58,13 +58,13 @@ def typical_temperature(
     if len(rows) < 2:
         return None
     chosen = asked_of(keys, rows, seed, SCORED) if asked is None else asked
-    # Of two items one is left when the other asks, at any temperature; then it is asked about itself as well.
+    # Of two items the other one gets all weight at any temperature, so with two an item is not left out.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
 
     def scores() -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
-        """Blocks of scores (b, n) of the live rows, in the unit, and which of them are not the item's own."""
+        """Blocks of scores (b, n) of the live rows, divided by the unit, and which of them are not the item's own."""
         scorer = compared.ask(keys[chosen], 1.0 / unit)
         for start, alive, block in _blocks(keys, live):
             yield scorer(block, start).astype(np.float64), own[:, None] != (alive + start)[None, :]
@@ -86,16 +86,16 @@ def typical_temperature(
 
 
 def asked_of(keys: Matrix, rows: npt.NDArray[np.int64], seed: int, scored: int) -> npt.NDArray[np.int64]:
-    """Some of these rows, to be left out and asked: fewer where each is compared with many.
+    """A sample of these rows, to be left out and asked; a smaller one if there are many rows to compare with.
 
-    They are drawn by what their keys are, not by where they lie: in any order of the rows they are the same.
+    It is drawn by the keys, not by their positions, so that it does not depend on the order of the rows.
     """
     count = min(len(rows), max(FEWEST_ASKED, min(ASKED, scored // len(rows))))
     width, factors = keys.shape[1], np.random.default_rng(seed).integers(0, 1 << 63, keys.shape[1], np.uint64) | 1
     for columns in (np.unique(np.linspace(0, width - 1, LOOKED_AT).astype(np.int64)), np.arange(width)):
         numbers = _drawn(keys, rows, columns, factors[columns])
         order = np.argpartition(numbers, count - 1)[:count]
-        # Where other rows draw the last number as well, these columns do not tell rows apart, and all are looked at.
+        # If more rows share the last number drawn, these columns do not distinguish keys, so all columns are used.
         if np.count_nonzero(numbers <= numbers[order].max()) == count:
             break
     return rows[order[np.argsort(numbers[order], kind="stable")]]
@@ -104,7 +104,7 @@ def asked_of(keys: Matrix, rows: npt.NDArray[np.int64], seed: int, scored: int) 
 def _drawn(
     keys: Matrix, rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], factors: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint64]:
-    """A number for each row, by the bits of its key in some columns."""
+    """A pseudo-random number for each row, from the bits of its key in some columns."""
     found = np.empty(len(rows), np.uint64)
     for start in range(0, len(rows), BLOCK):
         bits = np.ascontiguousarray(keys[np.ix_(rows[start : start + BLOCK], columns)], np.float32).view(np.uint32)
@@ -114,12 +114,12 @@ def _drawn(
 
 
 def unit_of_scores(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:
-    """A power of two near the scores of these keys, by which they stay within float32; 1 where they do anyway."""
+    """A power of two by which scores are divided to stay within float32; 1 if they do so anyway."""
     return unit_near(size_of(keys, live, compared)) ** compared.degree if compared.degree else 1.0
 
 
 def size_of(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:
-    """What the scores of these keys grow with: their extent where distances count, otherwise their largest number."""
+    """The size of the keys that determines that of scores: their extent for distances, else their largest number."""
     low, high = np.full(keys.shape[1], np.inf), np.full(keys.shape[1], -np.inf)
     for _, _, block in _blocks(keys, live):
         low, high = np.minimum(low, block.min(0)), np.maximum(high, block.max(0))
@@ -127,7 +127,7 @@ def size_of(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatib
 
 
 def unit_near(size: float) -> float:
-    """A power of two near this size; 1 where squares of such numbers stay within float32 anyway."""
+    """A power of two near this size; 1 if squares of such numbers stay within float32 anyway."""
     exponent = math.frexp(size)[1]
     return 1.0 if size == 0 or abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
 
@@ -135,14 +135,14 @@ def unit_near(size: float) -> float:
 def _gaps(
     blocks: Callable[[], Iterator[tuple[Floats, npt.NDArray[np.bool_]]]], asked: int, width: int
 ) -> tuple[Floats, Floats] | None:
-    """The sizes of the gaps below the best score, (BINS,), and how many rows each item asked has of them, (b, BINS)."""
+    """A histogram of the gaps below the best score: their sizes (BINS,), and counts for each item asked (b, BINS)."""
     best, worst = np.full(asked, -np.inf), np.full(asked, np.inf)
     for scores, others in blocks():
         best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
         worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
     widest, largest = float((best - worst).max()), float(np.maximum(np.abs(best), np.abs(worst)).max())
     rounded = np.finfo(np.float32).eps * (4 + math.sqrt(width)) * largest
-    # All alike, but for the rounding of sums, or beyond float32, or not even numbers.
+    # The scores are all equal but for rounding, or overflow, or are NaN.
     if not rounded < widest < np.inf:
         return None
     sizes = widest * np.exp((np.arange(BINS) + 0.5 - BINS) / BINS * SPAN)
@@ -160,7 +160,7 @@ def _gaps(
 def _blocks(
     keys: Matrix, live: npt.NDArray[np.bool_] | None
 ) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.floating]]]:
-    """Where a block begins, which of its rows are live, and these."""
+    """For each block with live rows: its first row, the places of live rows in it, and their keys."""
     for start in range(0, len(keys), BLOCK):
         block = keys[start : start + BLOCK]
         alive = np.arange(len(block)) if live is None else np.flatnonzero(live[start : start + BLOCK])

@@ -1,10 +1,10 @@
 """Choose a temperature: the one at which the items, left out one at a time, are best predicted by the others.
 
-Temperatures a quarter of an octave apart are tried in one pass over all scores, from around the one by rule; further
-ones while the best lies at the edge; and in the end some between the neighbours of the best. Ways to compare, and
-numbers of best rows, are tried the same way, where asked for.
+Temperatures a quarter of an octave apart, around the one by rule, are tried in one pass over all scores; more are tried
+while the best lies at an edge; and in the end some between the best and its neighbours. Other compatibilities, and
+numbers of best rows, are tried in the same way if asked for.
 
-Does not remember the choice (database/training.py).
+Does not store the choice (database/training.py).
 
 Shapes: n items, d key width, p value width, t temperatures.
 """
@@ -22,10 +22,10 @@ from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.portrait import Share, as_table
 from softkv.progress import Progress
 
-STEP = 2.0**0.25  # from one temperature to the next
-STEPS = 10  # to each side of the first
+STEP = 2.0**0.25  # ratio of one temperature to the one before
+STEPS = 10  # temperatures tried on each side of the first
 FINER = 5  # temperatures tried between the best and each of its neighbours
-AGAIN = 6  # times that further temperatures are tried
+AGAIN = 6  # how often the range may be extended
 
 Floats = npt.NDArray[np.float64]
 Lose = Callable[[Floats], Losses]  # temperatures -> losses
@@ -33,7 +33,7 @@ BAR = 40  # characters of the longest bar
 
 
 def told(measure: str, *losses: float) -> str:
-    """A loss, or one instead of another; of squared errors also their roots, which `evaluate` tells."""
+    """A loss, or one instead of another, as text; squared errors also as RMSE, which `evaluate` gives."""
     text = f"{measure} {' instead of '.join(f'{loss:.4g}' for loss in losses)}"
     roots = " instead of ".join(f"{loss**0.5:.4g}" for loss in losses)
     return f"{text} (RMSE {roots})" if measure == "squared error" else text
@@ -41,23 +41,23 @@ def told(measure: str, *losses: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The loss at each temperature that was tried, for one way to compare, with the k best rows or (None) with all."""
+    """The loss at each temperature that was tried, for one compatibility, with the k best rows, or all (k is None)."""
 
     compatibility: str
     k: int | None
     temperatures: tuple[float, ...]
     losses: tuple[float, ...]
-    lowest: tuple[float, ...] = ()  # the lowest log mass of an item, with all rows, whatever k
+    lowest: tuple[float, ...] = ()  # the lowest log mass of an item, computed with all rows whatever k is
 
     @property
     def best(self) -> tuple[float, float]:
-        """The lowest loss, and its temperature; of equals the highest, which is the least sure of itself."""
+        """The lowest loss and its temperature; of equal losses the one at the highest temperature."""
         return min(zip(self.losses, self.temperatures, strict=True), key=lambda pair: (pair[0], -pair[1]))
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A choice, and what it was chosen by."""
+    """The temperature, compatibility and k that were chosen, and the losses that decided."""
 
     temperature: float
     compatibility: str
@@ -71,12 +71,12 @@ class Tuned:
 
     @property
     def full(self) -> Curve:
-        """The best of the curves with all rows, whose temperature and way to compare a store remembers."""
+        """The best of the curves with all rows; a store keeps its temperature and compatibility."""
         return _best([curve for curve in self.curves if curve.k is None])
 
     @property
     def floor(self) -> float | None:
-        """The lowest log mass of an item that was asked, in the way that a store remembers."""
+        """The lowest log mass of an item that was asked, for the curve whose temperature a store keeps."""
         full = self.full
         return _finite(full.lowest[full.temperatures.index(full.best[1])])
 
@@ -106,7 +106,7 @@ class Tuned:
         )
 
     def _steps(self) -> list[tuple[float, float, float]]:
-        """Each temperature of the chosen curve, its loss, and where this lies between the best and the worst."""
+        """Each temperature of the chosen curve, its loss, and where this lies from the best (0) to the worst (1)."""
         (curve,) = [one for one in self.curves if (one.compatibility, one.k) == (self.compatibility, self.k)]
         least, most = min(curve.losses), max(curve.losses)
         shares = [(loss - least) / (most - least) if most > least else 0.0 for loss in curve.losses]
@@ -125,9 +125,9 @@ def curves_of_items(
     ks: Sequence[int] = (),
     told: Progress | None = None,
 ) -> tuple[list[Curve], int]:
-    """The curves of one way to compare (n, d) keys, whose `values` are codes of labels (n,) or vectors (n, p).
+    """The curves of one compatibility, for keys (n, d) with codes of labels (n,) or vectors (n, p) as `values`.
 
-    Only `live` items answer, and those `asked` are left out in turn; all of them, if nothing is said.
+    Only `live` items answer (by default all), and those in `asked` are left out in turn (by default all).
     """
     compared = compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared)
@@ -149,9 +149,9 @@ def lowest_log_mass(
     seed: int = 0,
     unit: float | None = None,
 ) -> float | None:
-    """The lowest log mass of some of the live items, each left out; None where there is no other, or none is finite.
+    """The lowest log mass of a sample of the live items, each left out; None if there is one item, or none is finite.
 
-    `unit` is that of their scores, where it is known.
+    `unit` is `unit_of_scores`, if it is known.
     """
     rows = np.flatnonzero(live)
     if len(rows) < 2:
@@ -179,7 +179,7 @@ def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibili
 
 
 def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ()) -> tuple[list[Curve], int]:
-    """The curves of one way to compare, from around a first temperature; and how many items were asked."""
+    """The curves of one compatibility, with temperatures around a first one; and how many items were asked."""
     around = first * STEP ** np.arange(-STEPS, STEPS + 1.0)
     tried = _merged([], lose(around), around, compatibility, ks)
     for _ in range(AGAIN):
@@ -193,19 +193,19 @@ def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ())
 
 
 def chosen(found: Sequence[Curve], *, measure: str, asked: int, items: int) -> Tuned:
-    """The best of all curves; of equals the first."""
+    """The result for the best of all curves; of equal ones the first."""
     best = _best(found)
     loss, temperature = best.best
     return Tuned(temperature, best.compatibility, best.k, loss, measure, asked, items, tuple(found))
 
 
 def _best(found: Sequence[Curve]) -> Curve:
-    # Subtle: on vectors of length 1 cosine and dot are the same but for their rounding, which must not choose.
+    # Subtle: on vectors of length 1 cosine and dot differ only by rounding, which must not decide.
     return min(found, key=lambda curve: float(f"{curve.best[0]:.6g}"))
 
 
 def _beyond(tried: Sequence[Curve]) -> Floats:
-    """Temperatures outside of those tried, where the best of a curve lies at an edge."""
+    """Temperatures beyond those tried, for curves whose best lies at an edge."""
     more: set[float] = set()
     for curve in tried:
         low, high, best = curve.temperatures[0], curve.temperatures[-1], curve.best[1]
@@ -217,7 +217,7 @@ def _beyond(tried: Sequence[Curve]) -> Floats:
 
 
 def _between(tried: Sequence[Curve]) -> Floats:
-    """Temperatures between the best of each curve and its neighbours."""
+    """Temperatures between the best of each curve and the neighbours of it."""
     more: set[float] = set()
     for curve in tried:
         place = curve.temperatures.index(curve.best[1])
@@ -230,7 +230,7 @@ def _between(tried: Sequence[Curve]) -> Floats:
 def _merged(
     tried: Sequence[Curve], fresh: Losses, temperatures: Floats, compatibility: str, ks: Sequence[int]
 ) -> list[Curve]:
-    """The curves with more temperatures, in order."""
+    """The curves extended by fresh losses, with temperatures in order."""
     known = {curve.k: curve for curve in tried} or {k: Curve(compatibility, k, (), ()) for k in (None, *ks)}
     merged = []
     for k, curve in known.items():
