@@ -1,9 +1,9 @@
-"""Texts become key vectors: by the bundled model, by sentence-transformers, or by what the user brings.
+"""Embedders turn texts into key vectors: the bundled model, models of sentence-transformers, and the user's own.
 
-Reading order: embedder.py (the promise that all of them keep), vectors.py (what goes in and comes out, checked),
-static.py (the bundled model), transformer.py and fetching.py (sentence-transformers), brought.py (the user's own),
-registry.py (names), identity.py (what a store remembers of one), distillation.py (how a static model is made) and
-onnx.py (a model of sentence-transformers that runs without torch).
+Reading order: embedder.py (the protocol), vectors.py (checks of inputs and outputs), static.py (the bundled model),
+transformer.py and fetching.py (sentence-transformers), brought.py (the user's own), registry.py (names), identity.py
+(what a store records of its embedder), distillation.py (how a static model is made) and onnx.py (a model of
+sentence-transformers that runs without torch).
 
 Does not know about stores, queries or scores. tokenizers, torch, sentence_transformers and onnxruntime are imported
 where they are used.

@@ -1,8 +1,8 @@
-"""Embedders that the user brings: a function from texts to a matrix, or an object that keeps the promise.
+"""Embedders of the user's own: a function from texts to a matrix, or an object with the methods of `Embedder`.
 
-They are wrapped, so that what they give back is checked: one row for each text, one width, finite, no zero vectors.
+They are wrapped, so that their results are checked: one row for each text, one width, finite, no zero vectors.
 
-Does not catch what they raise while they work: that is the user's own code, and the traceback leads there.
+Does not catch exceptions that they raise while embedding: the traceback leads into the user's code.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from softkv.progress import Progress
 
 Function: TypeAlias = Callable[[Sequence[str]], Any]  # texts -> a matrix with one row for each
 
-_TEXTS = 1024  # given to a function at once, so that progress can be told
+_TEXTS = 1024  # texts in one call of a function, so that progress can be reported between calls
 _ATTRIBUTES = ("name", "width", "normalised", "query_prompt", "document_prompt")
 
 
 @final
 class FunctionEmbedder:
-    """A function of the user's. Its width, and whether its vectors have length 1, are seen from a few fixed texts."""
+    """A function of the user's. Its width, and whether its vectors have length 1, are found from fixed texts."""
 
     def __init__(self, function: Function, name: str | None = None) -> None:
         self.name = name_of(function) if name is None else name
@@ -39,7 +39,7 @@ class FunctionEmbedder:
         self.normalised = of_length_one(probes)
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
-        """What the function gives, checked."""
+        """The vectors that the function returns, checked."""
 
         def embed(block: list[str], first: int) -> Vectors:
             return known_vectors(self._function(block), block, name=self.name, width=self.width, first=first)
@@ -65,7 +65,7 @@ class FunctionEmbedder:
 
 @final
 class ObjectEmbedder:
-    """An object of the user's that keeps the promise, under the name it is found by."""
+    """An object of the user's with the methods of `Embedder`, under the name by which it is found."""
 
     def __init__(self, embedder: Embedder, name: str | None = None) -> None:
         _check_attributes(embedder)
@@ -77,19 +77,19 @@ class ObjectEmbedder:
         self._embedder = embedder
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
-        """What the object gives for documents, checked."""
+        """The vectors that the object returns for documents, checked."""
         texts = checked_texts(texts)
         given = self._embedder.documents(texts, progress=progress)
         return known_vectors(given, texts, name=self.name, width=self.width)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """What the object gives for queries, checked."""
+        """The vectors that the object returns for queries, checked."""
         texts = checked_texts(texts)
         return known_vectors(self._embedder.queries(texts), texts, name=self.name, width=self.width)
 
 
 def brought(given: Any, name: str | None = None) -> Embedder:
-    """Something of the user's as an embedder, under a name of its own if none is given."""
+    """An embedder made of the user's function or object, with its own name if none is given."""
     if isinstance(given, (FunctionEmbedder, ObjectEmbedder)) and name in (None, given.name):
         return given
     if not isinstance(given, type) and hasattr(given, "documents") and hasattr(given, "queries"):
@@ -104,7 +104,7 @@ def brought(given: Any, name: str | None = None) -> Embedder:
 
 
 def name_of(function: Function) -> str:
-    """The module and the name of a function; a lambda is told from others by its line."""
+    """The module and the name of a function; for a lambda also the line."""
     while isinstance(function, partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)

@@ -1,12 +1,12 @@
 """Make a static embedder out of a model of sentence-transformers.
 
-Every token of the model's vocabulary goes through the model alone, between the marks that begin and end a text; what
-comes out in its own place is its vector. Then the leading directions of all of them (principal components) are kept,
-and common tokens are made shorter: frequencies are guessed by Zipf's law from the rank of a token in the vocabulary,
-which is how vocabularies are ordered. The recipe is that of model2vec (MIT, https://github.com/MinishLab/model2vec)
-but for one thing: it averages over the marks as well, which made lookups of intents 1.3 percentage points worse.
+Each token of the model's vocabulary is run through the model alone, between the special tokens that begin and end a
+text; the output at its position is its vector. The vectors are reduced to their principal components, and those of
+common tokens are shortened: frequencies are estimated by Zipf's law from the rank of a token, since vocabularies are
+ordered by frequency. This is the recipe of model2vec (MIT, https://github.com/MinishLab/model2vec), except that
+model2vec averages over the special tokens as well, which made lookups of intents 1.3 percentage points worse.
 
-Does not train: the model is asked once for each token, and no text is needed.
+Does not train: each token is run through the model once, and no texts are needed.
 
 Shapes: t tokens, e width of the model, w width of the result.
 """
@@ -32,7 +32,7 @@ from softkv.errors import EmbedderError, KindError
 from softkv.progress import Progress
 
 _ZIPF = 1e-4  # a token of this frequency keeps half of its length
-_TOKENS = 1024  # through the model at once
+_TOKENS = 1024  # tokens in one batch
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>|<reserved\d+>")
 _STEPS = 127  # of int8, on either side of 0
 
@@ -57,7 +57,7 @@ def distil(
 
 
 def require_new(target: Path) -> None:
-    """Refuse to write a model where something is, or where no folder can be made."""
+    """Raise if a model cannot be written to this path: something is there, or there is no parent folder."""
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise EmbedderError(f"{target} is not an empty folder. Write into a new one, or remove it first.")
     if not target.absolute().parent.is_dir():
@@ -74,7 +74,7 @@ def _check_width(width: int, tokens: int, given: int) -> None:
 
 
 def _plain_tokenizer(model: Any, source: str) -> Any:
-    """The model's tokenizer, which neither pads nor cuts off."""
+    """The model's tokenizer, without padding and truncation."""
     backend = getattr(model.tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise EmbedderError(
@@ -88,7 +88,7 @@ def _plain_tokenizer(model: Any, source: str) -> Any:
 
 
 def _spoken(model: Any, tokenizer: Any) -> list[int]:
-    """The tokens that texts are made of: all but the marks, [UNK], and places that were never used."""
+    """The tokens that occur in texts: all but special tokens, [UNK], and unused entries of the vocabulary."""
     silent = set(model.tokenizer.all_special_ids)
     return sorted(
         at for token, at in tokenizer.get_vocab().items() if at not in silent and not _UNUSED.fullmatch(token)
@@ -96,7 +96,7 @@ def _spoken(model: Any, tokenizer: Any) -> list[int]:
 
 
 def _marks(model: Any) -> tuple[list[int], list[int]]:
-    """What the model's tokenizer puts before and after a text."""
+    """The special tokens that the model's tokenizer puts before and after a text."""
     inner = model.tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = model.tokenizer("a")["input_ids"]
     start = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
@@ -104,7 +104,7 @@ def _marks(model: Any) -> tuple[list[int], list[int]]:
 
 
 def _outputs(model: Any, tokens: list[int], marks: tuple[list[int], list[int]]) -> Vectors:
-    """What the model makes of tokens, each alone between the marks; (t, e)."""
+    """The model's vectors of tokens, each alone between the special tokens; (t, e)."""
     torch = import_module("torch")
     before, after = marks
     asked = torch.tensor([[*before, token, *after] for token in tokens], device=model.device)
@@ -126,12 +126,12 @@ def _all_outputs(
 
 
 def _leading(vectors: Vectors, width: int) -> npt.NDArray[np.float64]:
-    """The vectors in their leading directions; (t, e) -> (t, w)."""
+    """The principal components of the vectors; (t, e) -> (t, w)."""
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)
     directions = np.linalg.eigh(centred.T @ centred).eigenvectors[:, ::-1][:, :width]
     turned: npt.NDArray[np.float64] = centred @ directions
-    # A direction may as well point the other way; chosen so that every machine makes the same table.
+    # The sign of a component is arbitrary; it is fixed, so that every machine makes the same table.
     largest = np.abs(turned).argmax(axis=0)
     turned *= np.sign(turned[largest, np.arange(width)])
     return turned
@@ -163,7 +163,7 @@ def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], tokenizer: str, ca
 
 @contextmanager
 def made_whole(target: Path) -> Iterator[Path]:
-    """A folder to write to beside its place, which is moved there in the end: it is whole or it is not there."""
+    """A temporary folder beside the target, which is renamed to it at the end: the target is complete or absent."""
     beside = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.absolute().parent))
     try:
         beside.chmod(0o755)

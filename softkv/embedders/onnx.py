@@ -1,10 +1,10 @@
 """Models of sentence-transformers without torch: written once as ONNX, and run by onnxruntime.
 
-The file holds all that the model does to tokens, pooling and lengths included. It is written with the present model at
-hand (`write`), which its vectors are compared with, and read with onnxruntime and tokenizers alone (`Onnx`).
+The file contains everything that the model does with tokens, including pooling and normalisation. `write` needs torch,
+and compares the result with the original model; `Onnx` reads it with onnxruntime and tokenizers alone.
 
-Does not know where models are found (fetching.py). Models with two towers, and tokenizers that are not of the
-tokenizers library, are refused.
+Does not find models (fetching.py). Models with separate networks for queries and documents, and tokenizers that are not
+of the tokenizers library, are refused.
 
 Shapes: n texts, t tokens, w width.
 """
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 MODEL = "model.onnx"
 FORMAT = "softkv-onnx-1"
-ALIKE = 1e-4  # how far a number of a vector may be from that of the model
+ALIKE = 1e-4  # largest difference of a number in a vector from that of the original model
 OPSET = 17
 
-_TEXTS = 512  # in one round, of which those of like length go together
-_TOGETHER = 32
+_TEXTS = 512  # texts that are sorted by length together
+_TOGETHER = 32  # texts in one batch
 _TRIED = (*PROBES, "  How\n much ", "How much, 日本 🎈 Ünïcode?", "treasure " * 700)
 
 
 @final
 class Onnx:
-    """A model in a folder that `write` made. Any number of threads may ask it at the same time."""
+    """A model in a folder that `write` made. Any number of threads may use it at the same time."""
 
     def __init__(self, name: str, session: Any, tokenizer: "Tokenizer", card: dict[str, Any]) -> None:
         self.name, self.width, self.normalised = name, int(card["width"]), bool(card["normalised"])
@@ -68,11 +68,11 @@ class Onnx:
             raise EmbedderError(f"the model in {folder} cannot be read: {error!r}. Write it again.") from None
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
-        """The vectors of texts that are looked up, with the model's prompt for documents before them."""
+        """The vectors of texts as keys, with the model's prompt for documents before them."""
         return self._embed(texts, self.document_prompt, progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of texts that look up, with the model's prompt for queries before them."""
+        """The vectors of texts as queries, with the model's prompt for queries before them."""
         return self._embed(texts, self.query_prompt, None)
 
     def _embed(self, texts: Sequence[str], prompt: str | None, progress: Progress | None) -> Vectors:
@@ -92,7 +92,7 @@ class Onnx:
         return embedded(texts, self.width, _TEXTS, embed, progress)
 
     def _vectors(self, encoded: list[Any]) -> Vectors:
-        """The vectors of texts that go through the model together, padded to the longest."""
+        """The vectors of one batch of texts, padded to the longest."""
         fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
         given = {
             name: np.zeros((len(encoded), max(len(one.ids) for one in encoded)), np.int64) for name in self._inputs
@@ -136,7 +136,7 @@ def _tokenizer(model: Any, source: str) -> Any:
 
 
 def _export(model: Any, folder: Path, source: str) -> None:
-    """Write the graph, and then as onnxruntime rewrites it, which takes it half a second to do at each start."""
+    """Write the graph as onnxruntime optimises it, which otherwise takes half a second at each start."""
     torch, runtime = import_module("torch"), _runtime()
     tokens = model.tokenizer(["treasure", "a longer text"], padding=True, return_tensors="pt")
     names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in tokens]
@@ -147,7 +147,7 @@ def _export(model: Any, folder: Path, source: str) -> None:
     plain = str(folder / f"plain-{MODEL}")
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # it warns of traces, and what comes of them is compared
+            warnings.simplefilter("ignore")  # warnings about tracing; the result is compared with the original
             torch.onnx.export(
                 whole,
                 tuple(tokens[name] for name in names),

@@ -1,11 +1,10 @@
-"""Which embedder a name means.
+"""Find embedders by name.
 
 A name is looked for among those that were registered, the bundled model, the entry points of installed packages
-(group "softkv.embedders"), folders, and the models of sentence-transformers, in this order. What was found once is
-kept.
+(group "softkv.embedders"), folders, and the models of sentence-transformers, in this order. Loaded embedders are kept.
 
-Does not import a function by its name: the name may come out of somebody else's store, and nothing that a store says is
-ever run.
+Does not import a function by its name: the name may come from somebody else's store, and code named in a store is never
+run.
 """
 
 import os
@@ -33,12 +32,12 @@ EXTRA = "text"
 
 _registered: dict[str, Embedder] = {}
 _found: dict[str, Embedder] = {}
-_turn = threading.RLock()  # a model is loaded once, not once per thread; an entry point may call find
+_turn = threading.RLock()  # so that threads load a model once; reentrant, since an entry point may call find
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An embedder as a list of them shows it."""
+    """A line of the list of embedders."""
 
     name: str
     origin: str  # "bundled", "registered", "entry point ...", "packaged"
@@ -47,7 +46,7 @@ class Listed:
 
 
 def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
-    """The embedder of a name or in a folder; or a function, or an object, made into one.
+    """The embedder of this name or in this folder, or one made of a function or an object.
 
     >>> find("static").width
     256
@@ -71,7 +70,7 @@ def find(given: str | Callable[[Sequence[str]], Any] | Embedder) -> Embedder:
 
 
 def register(name: str, embedder: Callable[[Sequence[str]], Any] | Embedder) -> None:
-    """Give a function or an object a name, for this process; the name is what stores remember.
+    """Register a function or an object as an embedder under a name, in this process. Stores record the name.
 
     >>> register("vowels", lambda texts: [[sum(text.count(vowel) for vowel in "aeiou")] for text in texts])
     >>> find("vowels").queries(["treasure"])
@@ -85,7 +84,7 @@ def register(name: str, embedder: Callable[[Sequence[str]], Any] | Embedder) -> 
 
 
 def names() -> list[Listed]:
-    """The embedders that can be named here; any other name is that of a folder or of a sentence-transformers model."""
+    """The embedders with a name of their own; other names are of folders or models of sentence-transformers."""
     registered = [Listed(name, "registered", one.width, None) for name, one in list(_registered.items())]
     bundled = Listed(DEFAULT, "bundled", Static.load(BUNDLED, DEFAULT).width, None)
     plugins = [Listed(name, f"entry point {one.value}", None, None) for name, one in _entry_points().items()]
@@ -120,7 +119,7 @@ def _load(name: str) -> Embedder:
 
 
 def _opened(folder: str) -> Embedder:
-    folder = os.path.abspath(folder)  # stores remember it, and are opened in other directories
+    folder = os.path.abspath(folder)  # stores record it, and may be opened from other directories
     if (Path(folder) / CARD).is_file() and not (Path(folder) / MODULES).exists():
         return (Onnx if (Path(folder) / MODEL).is_file() else Static).load(Path(folder), folder)
     if any((Path(folder) / file).is_file() for file in (MODULES, CONFIG)):

@@ -1,12 +1,12 @@
-"""The bundled model, and others of its make: a table with one vector for each token.
+"""Static embedders, such as the bundled model: a table with one vector for each token.
 
-A text is the sum of the vectors of its tokens, brought to length 1. Rare tokens have longer vectors than common ones,
-so the sum is a weighted mean. The table is int8 with one float32 scale per token, and is mapped, not read. Token i is
-row i; scale 0 says that a token means nothing: [UNK], [CLS], those that no text contains.
+The vector of a text is the sum of the vectors of its tokens, scaled to length 1. Rare tokens have longer vectors than
+common ones, so the sum is a weighted mean. The table is int8 with one float32 scale per token, and is memory-mapped.
+Token i is row i; tokens that are ignored have scale 0: [UNK], [CLS], those that no text contains.
 
 Texts are never cut off. A long one is tokenized in pieces that end at white space, so that memory stays bounded.
 
-Does not know word order: "dog bites man" is "man bites dog".
+Ignores word order: "dog bites man" equals "man bites dog".
 
 Shapes: n texts, t tokens, w width.
 """
@@ -32,14 +32,14 @@ BUNDLED = Path(__file__).parent / "bundled"
 FORMAT = "softkv static embedder 1"
 VECTORS, SCALES, TOKENIZER, CARD = "vectors.npy", "scales.npy", "tokenizer.json", "model.json"
 
-_TEXTS = 256  # in one round: their token vectors should stay in the cache of the processor
+_TEXTS = 256  # texts in one batch: their token vectors should stay in the cache of the processor
 _PIECE = 16_384  # characters that are tokenized at once
 _PORTION = 65_536  # characters of all pieces that are summed at once
 
 
 @final
 class Static:
-    """A table of token vectors. Any number of threads may ask it at the same time."""
+    """A table of token vectors. Any number of threads may use it at the same time."""
 
     def __init__(self, name: str, tokenizer: "Tokenizer", vectors: npt.NDArray[np.int8], scales: Vectors) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Static:
         return cls(name, tokenizer, vectors, scales)
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
-        """The vectors of texts; the same text has the same vector, to the bit, whatever stands beside it."""
+        """The vectors of texts. The vector of a text is the same, to the bit, in any batch."""
         return embedded(texts, self.width, _TEXTS, self._embed, progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
@@ -86,8 +86,8 @@ class Static:
 
     def _add(self, sums: Vectors, owners: list[int], pieces: list[str]) -> None:
         """Add the token vectors of pieces to the sums of the texts they come from."""
-        # One by one, because encode_batch starts threads, and a process that forks after that is warned about it. It is
-        # fast enough: a short text takes 13 microseconds.
+        # One by one, because encode_batch starts threads, which causes a warning if the process forks later. A short
+        # text takes 13 microseconds.
         encode = self._tokenizer.encode
         tokens = [encode(piece, add_special_tokens=False).ids for piece in pieces]
         found = [at for at, ids in enumerate(tokens) if ids]
@@ -101,7 +101,7 @@ class Static:
 
 
 def _portions(texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
-    """Pieces that are summed at once, and the texts they come from; never two pieces of one text."""
+    """Batches of pieces and the texts they come from; no batch has two pieces of one text."""
     owners: list[int] = []
     pieces: list[str] = []
     characters = 0
@@ -117,7 +117,7 @@ def _portions(texts: list[str]) -> Iterator[tuple[list[int], list[str]]]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A text in pieces that end at white space; a longer word than a piece is cut."""
+    """A text in pieces that end at white space; a word that is longer than a piece is cut."""
     start = 0
     while len(text) - start > _PIECE:
         end = start + _PIECE

@@ -1,11 +1,11 @@
 """Models of the sentence-transformers library, by name or from a folder.
 
-They know more than the bundled model (word order, above all) and take more than a hundred times as long.
+They capture more than the bundled model (above all word order) and take more than a hundred times as long.
 
-A text that is longer than the model can read is cut off by the model, at its `max_seq_length` tokens. The same text may
-differ in its last bits from batch to batch, because shorter texts are padded to the length of their neighbours.
+The model truncates texts to its `max_seq_length` tokens. The vector of a text may differ in its last bits from batch to
+batch, because shorter texts are padded to the length of the longest.
 
-Does not know where models are found (fetching.py), and does not run code that comes with them.
+Does not find models (fetching.py), and does not run code that comes with them.
 """
 
 import threading
@@ -18,7 +18,7 @@ from softkv.embedders.embedder import Vectors
 from softkv.embedders.vectors import PROBES, checked_vectors, embedded, known_vectors, of_length_one, refuse_unknown
 from softkv.progress import Progress
 
-_TEXTS = 512  # in one round; the library sorts them by length and makes its own batches
+_TEXTS = 512  # texts in one call; the library sorts them by length and makes its own batches
 
 
 @final
@@ -37,11 +37,11 @@ class Transformer:
         self.normalised = of_length_one(probes)
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
-        """The vectors of texts that are looked up, with the model's prompt for documents before them."""
+        """The vectors of texts as keys, with the model's prompt for documents before them."""
         return self._embed(texts, "document", progress)
 
     def queries(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of texts that look up, with the model's prompt for queries before them."""
+        """The vectors of texts as queries, with the model's prompt for queries before them."""
         return self._embed(texts, "query", None)
 
     def _embed(self, texts: Sequence[str], side: str, progress: Progress | None) -> Vectors:
@@ -54,10 +54,10 @@ class Transformer:
         return embedded(texts, self.width, _TEXTS, embed, progress)
 
     def _known(self, texts: list[str]) -> Any:
-        """Which texts hold a token that the model knows."""
+        """Which texts contain a token that the model knows."""
         known = np.array([bool(text.strip()) for text in texts])
         tokenizer = self._model.tokenizer
-        silent = set(getattr(tokenizer, "all_special_ids", ()))  # the unknown token, and the marks
+        silent = set(getattr(tokenizer, "all_special_ids", ()))  # the unknown token and other special tokens
         if silent:
             tokens = tokenizer(texts, add_special_tokens=False, truncation=True)["input_ids"]
             known &= [not silent.issuperset(ids) for ids in tokens]
@@ -66,7 +66,7 @@ class Transformer:
     def _encode(self, texts: list[str], side: str) -> Any:
         # The prompt is always given, if only as "": without one the library may put its own default before queries.
         prompt = (self.query_prompt if side == "query" else self.document_prompt) or ""
-        encode = getattr(self._model, f"encode_{side}", self._model.encode)  # models with two towers need to be told
+        encode = getattr(self._model, f"encode_{side}", self._model.encode)  # some have a network for each side
         return encode(texts, prompt=prompt, show_progress_bar=False, convert_to_numpy=True)
 
 

@@ -1,6 +1,6 @@
-"""What goes into an embedder and what comes out of it, checked.
+"""Checks of the texts that go into an embedder and of the vectors that come out.
 
-A text of which nothing is known is refused here: a zero vector in its place would be like everything and nothing.
+A text without any known word is refused here, since a zero vector cannot be compared.
 
 Does not embed anything.
 """
@@ -15,13 +15,13 @@ from softkv.embedders.embedder import Vectors
 from softkv.errors import KindError, NotFinite, ShapeError, UnknownText
 from softkv.progress import Progress
 
-# Embedded whenever it must be seen how an embedder behaves: of several lengths, in words that any model has met.
-# Never change them: stores remember what came of them.
+# Texts by which the behaviour of an embedder is tested: of several lengths, in words that any model knows.
+# Never change them: stores record fingerprints of their vectors.
 PROBES = ("treasure", "How much does a cup of coffee cost?", "The train to the city leaves at 7:45.", "42 red cars")
 
 
 def checked_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a list, or an error that names the first that is none."""
+    """The texts as a list; an error names the first element that is not a text."""
     if isinstance(texts, str):
         raise KindError(f"expected a list of texts, got one text, {shown(texts)}. Pass [text].")
     found = list(texts)
@@ -41,7 +41,7 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
 def embedded(
     texts: Sequence[str], width: int, at_once: int, embed: Callable[[list[str], int], Vectors], told: Progress | None
 ) -> Vectors:
-    """The vectors of texts, so many at a time; `embed` is given some of them, and where the first of these stands."""
+    """The vectors of texts, `at_once` at a time; `embed` is given a block of them and the position of its first."""
     checked = checked_texts(texts)
     vectors = np.empty((len(checked), width), dtype=np.float32)
     for first in range(0, len(checked), at_once):
@@ -53,14 +53,14 @@ def embedded(
 
 
 def known_vectors(given: Any, texts: Sequence[str], *, name: str, width: int, first: int = 0) -> Vectors:
-    """What somebody's embedder gave back for these texts, as float32; a zero row says that it knows nothing of one."""
+    """The result of an embedder for these texts, checked, as float32; a zero row is refused as an unknown text."""
     vectors = checked_vectors(given, texts, name=name, width=width, first=first)
     refuse_unknown(texts, (vectors != 0).any(axis=1), name, first=first)
     return vectors
 
 
 def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str, *, first: int = 0) -> None:
-    """Raise if an embedder knows nothing of some text; the first of them stands at position `first`."""
+    """Raise for the first text that is not known; `first` is the position of texts[0] among all texts."""
     if known.all():
         return
     position = int(np.argmin(known))
@@ -73,7 +73,7 @@ def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str
 
 
 def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int | None, first: int = 0) -> Vectors:
-    """What somebody's embedder gave back for these texts, as float32; zero rows are let through."""
+    """The result of an embedder for these texts, checked, as float32; zero rows are allowed."""
     matrix = _matrix(given, name)
     if matrix.ndim != 2 or len(matrix) != len(texts) or width not in (None, matrix.shape[1]):
         wide = "width" if width is None else width
