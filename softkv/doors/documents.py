@@ -1,6 +1,6 @@
-"""What the stores of documents of other libraries have in common: which items answer a text, and how alike they are.
+"""Shared code of the document stores for other libraries: which items answer a text, and how similar they are.
 
-Does not know what a document is (langchain.py, haystack.py).
+Does not know the libraries' documents (langchain.py, haystack.py).
 """
 
 import math
@@ -19,13 +19,13 @@ from softkv.storage.closing import Closing
 from softkv.storage.disk.named import is_url
 
 Store = SoftKV | str | os.PathLike[str]
-FIRST, MORE = 16, 4  # items that are asked for at first, and times as many where these hold too little weight
-SHOWN = 1 << 30  # more than there are
+FIRST, MORE = 16, 4  # items in the first lookup, and the factor for the next where these hold too little weight
+SHOWN = 1 << 30  # more than any store has, to ask for all
 MISSING = object()
 
 
 class Holding(Closing):
-    """What holds a handle, `db`: one that was given, or one that it opened, and closes."""
+    """An object with a handle, `db`, which was given to it, or which it opened and closes."""
 
     def __init__(self, store: Store, mode: str = "c", *, embedder: Any, value: str) -> None:
         self._opened = isinstance(store, str | os.PathLike)
@@ -40,7 +40,7 @@ class Holding(Closing):
         self._closed = not self._opened
 
     def close(self) -> None:
-        """Close the store, unless it was given open."""
+        """Close the store, unless an open one was given."""
         self._closed = True
         if self._opened:
             self.db.close()
@@ -69,7 +69,7 @@ def heaviest(
     try:
         while True:
             found = db.lookup(query, k=count, show=count, **options)
-            if found.mass is None and mass is not None:  # the index knows no more than the best
+            if found.mass is None and mass is not None:  # by an index, the mass of the k best is unknown
                 options["tolerance"] = 0
                 found = db.lookup(query, k=count, show=count, **options)
             # The guard is about lookups of all items, so it is not asked about one of the k best.
@@ -84,11 +84,11 @@ def heaviest(
 
 
 def relevance_of(db: Reader) -> Callable[[float], float]:
-    """What makes a score of this store a number from 0 to 1, which is 1 where something is compared with itself."""
+    """The function that maps scores of this store to relevances from 0 to 1; equal vectors have relevance 1."""
     info = db.info()
     compared = info.compatibility if info.projection is None else "what it has learned"
     if compared in ("cosine", None):  # an empty store has not decided yet, and has no scores
-        return lambda score: min(1.0, max(0.0, (1.0 + score) / 2))  # rounding may lead beyond
+        return lambda score: min(1.0, max(0.0, (1.0 + score) / 2))  # rounding may exceed the range
     if compared in ("gaussian", "laplace", "student"):
         return lambda score: min(1.0, math.exp(score))
     raise NotExpressible(
@@ -98,7 +98,7 @@ def relevance_of(db: Reader) -> Callable[[float], float]:
 
 
 def drop(db: SoftKV, names: Iterable[str]) -> int:
-    """Delete the items of these names as far as they are there; returns how many."""
+    """Delete those of these keys that exist; returns how many."""
     asked = list(dict.fromkeys(names))
     while there := [one for one, value in zip(asked, db.get_many(asked, MISSING), strict=True) if value is not MISSING]:
         try:

@@ -1,7 +1,7 @@
-"""What an estimator has learned from: items in memory, or a store on the disk. Both answer the same way.
+"""The items of a fitted estimator: arrays in memory, or a store on disk, with the same methods.
 
-In memory every answer is exact, in the floating type of the items. A store answers as it always does, within a
-tolerance where it has an index, and can be larger than memory.
+In memory every answer is exact, in the floating type of the items. A store answers within a tolerance if it has an
+index, and can be larger than memory.
 
 Does not know scikit-learn (sklearn.py).
 
@@ -33,7 +33,7 @@ from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.plain import soft_lookup
 
-REPEATED = 1 << 14  # items that are written out, at most
+REPEATED = 1 << 14  # most items to which integer weights are expanded
 
 Array = npt.NDArray[Any]
 Compared = str | Compatibility | Callable[[Any, Any], Any]
@@ -41,7 +41,7 @@ Compared = str | Compatibility | Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """What is to be held: keys (n, d), and numbers (n,), vectors (n, p) or the codes of labels (n,)."""
+    """The items to fit: keys (n, d), and numbers (n,), vectors (n, p) or the codes of labels (n,)."""
 
     keys: Array
     values: Array
@@ -50,13 +50,13 @@ class Items:
 
     @property
     def kind(self) -> str:
-        """What values are, in the words of a store."""
+        """The kind of the values, as a store names it."""
         if self.labels is not None:
             return "label"
         return "number" if self.values.ndim == 1 else "vector"
 
     def wanted(self) -> Array:
-        """What predictions are measured by: the codes, or (n, p) values, of which every column counts alike."""
+        """The targets by which predictions are measured: codes, or values (n, p) whose columns count equally."""
         if self.labels is not None:
             return self.values
         columns = self.values.reshape(len(self.values), -1).astype(np.float64)
@@ -68,11 +68,11 @@ class Items:
 
     @property
     def count(self) -> int:
-        """How many items there are; one of weight 2 is two."""
+        """The number of items; one of weight 2 counts as two."""
         return max(len(self.keys), 0 if self.shares is None else int(self.shares.sum()))
 
     def repeated(self) -> Array:
-        """The keys, each as often as it counts, where that is a whole number, and these are not too many."""
+        """The keys, each repeated by its weight, if weights are whole numbers and the result is not too large."""
         if self.shares is None or self.count > REPEATED or (self.shares % 1).any():
             return self.keys
         return np.repeat(self.keys, self.shares.astype(np.int64), axis=0)
@@ -80,7 +80,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """How queries and keys are compared, as an estimator was told."""
+    """How queries and keys are compared, from the parameters of an estimator."""
 
     compatibility: Compared
     temperature: float | None  # None for the one by which the items predict each other best
@@ -90,11 +90,11 @@ class Choices:
     by_rule: bool = False  # without a temperature, take the one at which about ten items contribute
 
     def tunes(self, items: Items) -> bool:
-        """Whether the items choose their temperature."""
+        """Whether the temperature is chosen by the items."""
         return self.temperature is None and not self.by_rule and items.count >= FEWEST
 
     def require_possible(self, items: Items) -> None:
-        """Refuse what these items cannot be asked for, before anything is learned or written."""
+        """Raise, before anything is learned or written, if these parameters do not fit the items."""
         compatibility_of(self.compatibility)
         if self.projection and self.compatibility not in ("gaussian", "cosine"):
             raise NotExpressible(
@@ -125,18 +125,18 @@ class Choices:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InMemory:
-    """Items as arrays, in a unit in which they are of ordinary size, and how they are compared."""
+    """Items as arrays, scaled to ordinary size, and how they are compared."""
 
     items: Items
     compatibility: Compared
-    in_unit: float  # the temperature of items in the unit
-    unit: float = 1.0  # a power of two, so nothing is rounded
+    in_unit: float  # the temperature for the scaled items
+    unit: float = 1.0  # items are divided by it; a power of two, so that nothing is rounded
     learned: Learned | None = None
     inverse_lengths: Array | None = None  # (n,), where only the directions of keys count
 
     @classmethod
     def of(cls, items: Items, way: Choices) -> "InMemory":
-        """Hold a copy of these items, and find out what is to be learned from them."""
+        """Copy these items, and choose the temperature or learn the metric where that is asked for."""
         way.require_possible(items)
         compared = compatibility_of(way.compatibility)
         unit = 1.0 if compared.degree is None else unit_near(float(np.abs(items.keys).max()))
@@ -168,7 +168,7 @@ class InMemory:
 
     @property
     def goes_by(self) -> dict[str, Any]:
-        """What answers go by and may change without another `fit`: nothing."""
+        """What may change answers without another `fit`: nothing in memory."""
         return {}
 
     @property

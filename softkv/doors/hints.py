@@ -1,6 +1,6 @@
-"""Hints of the library on their way from a server to the caller of a handle: a few, by their class and their words.
+"""Send hints of the library from a server to the caller of a handle: a few for each answer, as class and message.
 
-Gives no hint itself (softkv/logs.py).
+Does not create hints (softkv/logs.py).
 """
 
 import json
@@ -16,17 +16,17 @@ from softkv.doors.shapes import fits
 from softkv.files.exports.delimited import TextsNotCarried
 
 HEADER = "Softkv-Hints"
-MOST, LONGEST = 4, 500  # hints of an answer, and characters of each
+MOST, LONGEST = 4, 500  # most hints for an answer, and most characters of each
 _KINDS = {one.__name__: one for one in (ColumnsDiffer, LearnedNotCarried, LooksLikeLabels, TextsNotCarried)}
 
 
 def told(found: Sequence[tuple[type[Warning], str]], hidden: Callable[[str], str]) -> list[list[str]]:
-    """Hints as they are sent; `hidden` takes out of their words what is not for clients, such as directories."""
+    """Hints in the form in which they are sent; `hidden` removes what clients may not see, such as directories."""
     return [[kind.__name__, hidden(words)[:LONGEST]] for kind, words in found[:MOST]]
 
 
 def give(said: Any) -> None:
-    """Warn the caller of the library as a server said, in a header or in a document; what is no hint is passed over."""
+    """Issue the warnings that a server sent, in a header or in a document, to the caller; others are ignored."""
     with suppress(ValueError, RecursionError):
         said = json.loads(said) if isinstance(said, str) else said
     for kind, words in said[:MOST] if fits(said, list[list[str]]) and all(len(one) == 2 for one in said) else ():
@@ -34,7 +34,7 @@ def give(said: Any) -> None:
 
 
 def _outside() -> int:
-    """How many calls up the code is that called the library."""
+    """The stack level of the code that called the library."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == __name__.partition(".")[0]:
         frame, level = frame.f_back, level + 1

@@ -1,7 +1,7 @@
-"""Rows held as tensors, for a layer to look up: those that were given, or the most recent ones.
+"""Rows held as tensors for the lookups of a layer: those that were given, or the most recent ones.
 
-The rows lie on one device, in one floating type: float32, or the half as long bfloat16 and float16, which are widened
-block by block where they are compared. What is remembered takes the place of what is oldest.
+The rows are on one device, in one floating type: float32, or bfloat16 or float16, which are converted block by block
+when they are compared. New rows replace the oldest.
 
 Does not compare or blend anything (torch.py).
 
@@ -32,7 +32,7 @@ class Memory(nn.Module):
         capacity: int | None = None,
         kept: bool = True,
     ) -> None:
-        """Hold these rows. `capacity` is how many are remembered at most; `kept` whether a state_dict carries them."""
+        """Hold these rows. `capacity` is the most that are remembered; `kept` whether a state_dict contains them."""
         super().__init__()
         require_rows(keys, values)
         if learn_values and not values.is_floating_point():
@@ -72,7 +72,7 @@ class Memory(nn.Module):
 
     @torch.no_grad()
     def remember(self, keys: Tensor, values: Tensor) -> None:
-        """Take up more rows, without their gradients; the oldest go where there is no room."""
+        """Add rows, without their gradients; the oldest are dropped where there is no room."""
         if self.capacity is None:
             raise InputError("expected a capacity to remember rows in, got none. Say capacity= when it is made.")
         keys, values = self._alike(keys, values)
@@ -85,7 +85,7 @@ class Memory(nn.Module):
         self.filled = min(self.filled + fresh, self.capacity)
 
     def _alike(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """More rows in the types and on the device of those that are there, if they go with them."""
+        """More rows, converted to the types and device of the present ones; raises if they do not match these."""
         require_rows(keys, values)
         for name, old, new in (("keys", self.keys, keys), ("values", self.values, values)):
             if self._beside(old) != self._beside(new):
@@ -97,11 +97,11 @@ class Memory(nn.Module):
         return keys, values
 
     def forget(self) -> None:
-        """Have no rows."""
+        """Remove all rows."""
         self.filled = self.oldest = 0
 
     def get_extra_state(self) -> dict[str, int]:
-        """Where the rows are."""
+        """The device of the rows."""
         return {"filled": self.filled, "oldest": self.oldest}
 
     def set_extra_state(self, state: dict[str, int]) -> None:
@@ -122,7 +122,7 @@ class Memory(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def _in_order(self, saved: Tensor, state: dict[str, int]) -> Tensor:
-        """The rows of another memory, the oldest first; of more than there is room for the last."""
+        """Take over the rows of another memory, the oldest first; only the last if there is no room for all."""
         filled = state["filled"]
         full = filled == saved.shape[self.axis]
         rows = saved.narrow(self.axis, 0, filled).roll(-state["oldest"] if full else 0, self.axis)
@@ -133,11 +133,11 @@ class Memory(nn.Module):
         return (self._beside(keys), self._beside(values)) == (self._beside(self.keys), self._beside(self.values))
 
     def _beside(self, x: Tensor) -> list[int]:
-        """The shape but for how many rows there are."""
+        """The shape without the number of rows."""
         return [*x.shape[: self.axis], -1, *x.shape[self.axis + 1 :]]
 
     def _with_room(self, mine: Tensor, rows: Tensor) -> Tensor:
-        """Rows in the shape of what is there, which without a capacity takes theirs."""
+        """Rows checked for the shape of the present ones; without a capacity their number may differ."""
         if self.capacity is None:
             if mine.shape != rows.shape:
                 mine.data, mine.grad = mine.data.new_empty(rows.shape), None
@@ -148,7 +148,7 @@ class Memory(nn.Module):
 
 
 def require_rows(keys: Tensor, values: Tensor) -> None:
-    """Refuse what cannot be rows: other shapes, other types, and what is not finite."""
+    """Raise for rows with wrong shapes or types, or with numbers that are not finite."""
     for name, x in (("keys", keys), ("values", values)):
         if not isinstance(x, Tensor):
             raise KindError(f"expected {name} as a tensor, got {type(x).__name__}. Use torch.as_tensor.")
@@ -164,7 +164,7 @@ def require_rows(keys: Tensor, values: Tensor) -> None:
 
 
 def require_usable(keys: Tensor, values: Tensor, labels: int | None, compared: Compatibility) -> None:
-    """Refuse rows that every later lookup would stumble over; `labels` is how many there are."""
+    """Raise for rows on which every later lookup would fail; `labels` is the number of labels."""
     if labels is not None and values.is_floating_point():
         raise KindError(f"expected the integer codes of labels as values, got {values.dtype}.")
     if labels is not None and values.numel() and not (0 <= int(values.min()) <= int(values.max()) < labels):

@@ -1,9 +1,9 @@
-"""Queries that are taken some at a time, because the weights of all of them would be too much to keep for gradients.
+"""Look up queries in parts, since the weights of all of them would take too much memory to keep for gradients.
 
-Each part is worked out again when gradients ask for it, from what was there when it was asked; where rows or
-projections have been changed in place meanwhile, that is an error, as it is in torch.
+Each part is computed again for the backward pass, from the tensors of the forward pass; if rows or projections were
+changed in place in between, that is an error, as in torch.
 
-Does not look anything up (torch.py).
+Does not look anything up itself (torch.py).
 
 Shapes: b queries, n rows; "..." is any leading axes.
 """
@@ -39,7 +39,7 @@ def in_parts(
     versions = [one._version for one in held]
 
     def part(*given: Any) -> Tensor:
-        # Subtle: torch looks after what it has saved itself, and here it has not saved these.
+        # Subtle: torch checks only tensors that it has saved itself for changes in place, and it has not saved these.
         if [one._version for one in held] != versions:
             raise RuntimeError("rows that are needed for gradients were modified by an inplace operation meanwhile")
         return ask(*given)
@@ -59,7 +59,7 @@ def in_parts(
 
 
 def for_queries(given: Any, queries: Tensor) -> Any:
-    """A mask or a bias as a tensor that goes with all queries, or with each."""
+    """A mask or a bias as a tensor with one row for all queries, or one for each."""
     if given is None:
         return None
     given = torch.as_tensor(given, device=queries.device)
@@ -71,7 +71,7 @@ def for_queries(given: Any, queries: Tensor) -> Any:
 
 
 def no_later(mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:
-    """A mask by which query i sees the rows up to i as well, (..., b, n)."""
+    """The mask combined with the causal one, by which query i sees the rows up to i, (..., b, n)."""
     rows, asked = (torch.arange(count, device=queries.device) for count in (keys.shape[-2], queries.shape[-2]))
     seen = rows[None, :] <= asked[:, None]
     if mask is None:
@@ -84,7 +84,7 @@ def no_later(mask: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def _of_queries(given: Tensor | None, start: int, step: int) -> Tensor | None:
-    """The part of a mask or a bias that goes with some queries."""
+    """The part of a mask or a bias for some of the queries."""
     if given is None or given.ndim < 2 or given.shape[-2] == 1:
         return given
     return given[..., start : start + step, :]

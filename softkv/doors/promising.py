@@ -1,6 +1,6 @@
-"""Promises of scikit-learn estimators: who is known, intervals and sets, in the shapes of MAPIE.
+"""Promises of scikit-learn estimators: known samples, intervals and sets, in the shapes of MAPIE.
 
-What calibrates is samples that took no part in `fit`; a store that an estimator was taken from may bring a guard.
+They are calibrated on samples that took no part in `fit`; an estimator made from a store may use the guard of it.
 
 Does not predict (sklearn.py).
 
@@ -23,14 +23,14 @@ from softkv.guard.guard import CHANGED, Guard
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
 
-FOR_WIDTHS = 4  # one in so many samples tells how wide intervals are here and there, and calibrates nothing
+FOR_WIDTHS = 4  # one in so many samples fits the widths of intervals, and does not calibrate
 
 Array = npt.NDArray[Any]
 Estimator = TypeVar("Estimator", bound="Promising")
 
 
 class Promising:
-    """An estimator that can say how far its predictions may be off."""
+    """An estimator that can state how far its predictions may be off."""
 
     guard_: Guard | None = None
     held_: InMemory | OnDisk
@@ -56,7 +56,7 @@ class Promising:
         promise.require(None)
         if np.isnan(answers.log_mass).any():
             raise InputError("expected samples whose log mass is known, got k best by an index. Fit with tolerance=0.")
-        # By what they are, and never by their targets, or those that are left would be no fair draw.
+        # Chosen by the samples, never by their targets: otherwise the remaining ones would not be a fair sample.
         new = ~self._fitted_on(X)
         left = int((~new).sum())
         coded, seen, aims = answers.labels is not None, seen_of(answers).taken(new), self._aims(answers, y)[new]
@@ -98,7 +98,7 @@ class Promising:
         return replace(found, guard=replace(self.guard_, now=found.count))
 
     def _how(self, answers: Answers) -> dict[str, Any]:
-        """What may change predictions without `fit`: a parameter, and what a store goes by."""
+        """What may change predictions without `fit`: the parameters, and the state of the store."""
         return {"k": self.k, "temperature": float(answers.temperature), **self.held_.goes_by}
 
 
@@ -106,7 +106,7 @@ class PromisingNumbers(Promising):
     """Predictions with intervals."""
 
     def predict_interval(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[Array, Array]:
-        """The predictions (n,), and the lower and upper ends of intervals that hold the truth so often, (n, 2, l)."""
+        """The predictions (n,), and the ends of intervals that contain the truth this often, (n, 2, l)."""
         found = self._judged(X)
         levels = np.atleast_1d(confidence_level).tolist()
         return np.asarray(found.value), np.stack([found.interval(level) for level in levels], axis=2)
@@ -125,7 +125,7 @@ class PromisingLabels(Promising):
     _names: tuple[str, ...]
 
     def predict_set(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[Array, Array]:
-        """The predictions (n,), and which classes are in sets that hold the right one so often, (n, c, l)."""
+        """The predictions (n,), and sets of classes that contain the right one with these probabilities, (n, c, l)."""
         found = self._judged(X)
         seen, guard, best = seen_of(found), found.guard, self._by_class(found, found.value).argmax(1)
         assert guard is not None
@@ -152,5 +152,5 @@ class PromisingLabels(Promising):
         if len(given) != len(answers):
             raise InputError(f"expected a label for each of {len(answers):,} samples, got {len(given):,}.")
         codes = {label: code for code, label in enumerate(answers.labels or ())}
-        names = dict(zip(self.classes_.tolist(), self._names, strict=True))  # 1 and 1.0 are one class
+        names = dict(zip(self.classes_.tolist(), self._names, strict=True))  # 1 and 1.0 are the same class
         return np.array([codes.get(names.get(one, str(one)), -1) for one in given], np.int64)

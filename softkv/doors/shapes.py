@@ -1,9 +1,9 @@
-"""Whether something that came from a server has the shape that it should have, by an annotation.
+"""Check that a value from a server has the type that an annotation says.
 
-Knows what results of the library are annotated with: numbers, texts, lists, tuples, mappings, unions, literals, arrays,
-classes. A dict of annotations stands for a dict that has these fields, and perhaps others, a list of one for a list.
+Supports the annotations of the library's results: numbers, texts, lists, tuples, mappings, unions, literals, arrays,
+classes. A dict of annotations means a dict with at least these fields; a list with one annotation means a list.
 
-Does not look into arrays.
+Does not check the contents of arrays.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ def fits(value: Any, hint: Any) -> bool:
 
 
 def _holds(value: Any, origin: Any, of: tuple[Any, ...]) -> bool:
-    """Whether what is in a list, a tuple or a mapping fits."""
+    """Whether the elements of a list, a tuple or a mapping fit."""
     if not of or of[0] is Any or origin not in (list, tuple, dict, Mapping):
         return True
     if origin in (dict, Mapping):

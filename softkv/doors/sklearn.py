@@ -3,12 +3,12 @@
     regressor    the weighted mean of what the training items were: Nadaraya–Watson kernel regression, or, with a
                  projection, one whose kernel was learned and whose means may be read off planes
     classifier   the distribution over the labels of the training items, and how much is known about a query at all
-    transformer  vectors in the light of those it was fitted on: each becomes the mean of what it is like
+    transformer  each vector becomes the weighted mean of the vectors it was fitted on that are like it
 
-Fitted, they hold items in memory, or on a given path as a store (held.py), which outlives them and may be asked by
-anybody.
+Fitted estimators hold items in memory, or on a given path as a store (held.py), which persists and can be opened by
+other programs.
 
-Does not import torch, and takes no sparse matrices: softkv compares all features.
+Does not import torch, and refuses sparse matrices: softkv compares all features.
 
 Shapes: n samples, d features, p outputs, c classes.
 """
@@ -49,7 +49,7 @@ Estimator = TypeVar("Estimator", bound="_SoftKV")
 
 
 class _SoftKV(BaseEstimator):
-    """What the three have in common: their parameters, and asking."""
+    """The base class of the three estimators: their parameters and lookups."""
 
     _kinds: tuple[str, ...] = ()  # of the values that are predicted, in the words of a store
     _by_rule = False  # whether no item says what it should have been answered

@@ -1,6 +1,6 @@
-"""What a layer takes up from a store: rows, what they are called, and how queries have learned to be seen.
+"""Load the contents of a store into a layer: rows, their keys, and the learned projection of queries.
 
-Block by block, so that rows may be rounder than the files are, or lie on another device.
+Rows are copied block by block, so that they may have a shorter type than in the files, or be on another device.
 
 Does not look anything up (torch.py).
 
@@ -26,7 +26,7 @@ from softkv.errors import KindError, NotFinite
 from softkv.guard.guard import Guard
 from softkv.kinds import ValueKind
 
-TOGETHER = 1 << 16  # items that are taken up, or written back, at a time
+TOGETHER = 1 << 16  # items that are loaded, or written back, at a time
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def reading(store: Reader | str | os.PathLike[str]) -> Iterator[StoreColumns]:
 def of_columns(
     columns: StoreColumns, *, dtype: torch.dtype, values_dtype: torch.dtype, device: Any, projected: bool
 ) -> tuple[Tensor, Tensor]:
-    """The keys, as they are or as the store has learned to see them, and the values of all items, on a device."""
+    """The keys, projected if the store has learned a metric, and the values of all items, on a device."""
     learned = columns.learned if projected else None
     width = columns.key_width if learned is None else len(learned.metric.factors)
     keys = torch.empty(len(columns), width, dtype=dtype, device=device)
@@ -62,13 +62,13 @@ def of_columns(
 
 
 def names_of(columns: StoreColumns) -> list[str]:
-    """What all items are called, in their order."""
+    """The keys of all items, in their order."""
     starts = range(0, len(columns), TOGETHER)
     return [one.name for start in starts for one in columns.items(start, start + TOGETHER)]
 
 
 def require_names(names: Sequence[str]) -> None:
-    """Refuse items without keys, whose values cannot be replaced."""
+    """Raise for items without keys, whose values cannot be replaced."""
     nameless = sum(name.startswith("#") for name in names)
     if nameless:
         raise KindError(
@@ -77,12 +77,12 @@ def require_names(names: Sequence[str]) -> None:
 
 
 def tensor_of(array: Any) -> Tensor:
-    """An array as a tensor. Maps of files are read-only, which tensors cannot be, so these are copied."""
+    """An array as a tensor. Memory-mapped files are copied, since they are read-only, which tensors cannot be."""
     return torch.from_numpy(np.require(array, requirements=["W", "C"]))
 
 
 def known_from(columns: StoreColumns, temperature: float, *, k: Any, heads: Any, projected: bool) -> float | None:
-    """The evidence from which on queries are known, where the store has a guard that is about such lookups."""
+    """The evidence from which queries are known, if the store has a guard that applies to such lookups."""
     compared = LEARNED if projected else columns.compatibility
     question = Question(None, compatibility=compared, temperature=temperature, k=k, heads=heads)
     guard: Guard | None = promised(*columns.guard, question).get("guard")
@@ -90,7 +90,7 @@ def known_from(columns: StoreColumns, temperature: float, *, k: Any, heads: Any,
 
 
 class Projecting(nn.Module):
-    """Queries as a store has learned to see them: L(q − c), of the direction of q where only that counts."""
+    """The learned projection of queries: L(q − c), with q scaled to length 1 where keys are directions."""
 
     def __init__(self, metric: Any, device: Any) -> None:
         super().__init__()

@@ -1,14 +1,14 @@
-"""Soft lookup as a torch module: attention over a store, over tensors, or over what was remembered.
+"""Soft lookup as a torch module: attention over a store, over tensors, or over recent rows.
 
     layer = SoftKVLayer.from_store("films.softkv")      all items, compared as the store compares them
     layer = SoftKVLayer(keys, values)                    rows that were given
     layer = SoftKVLayer(keys, values, capacity=4096)     the most recent rows, `remember`ed step by step
 
-Queries, the temperature and projections learn, and values if they are asked to; these can be written back to the store
+Queries, the temperature and projections are learned, and values on request; these can be written back to the store
 they came from. The lookup is softkv/maths/lookup.py, whose gradients are torch's own.
 
-Where the weights of all queries at once would be too much to keep for the way back, queries are taken some at a time,
-and their weights are worked out again when gradients ask for them.
+Where the weights of all queries would take too much memory until the backward pass, queries are looked up in parts, and
+their weights are computed again for it.
 
 Does not change a store, except by `write_back`, and does not notice when a store changes: make the layer again.
 
@@ -46,8 +46,8 @@ from softkv.doors.taken import TOGETHER, Projecting, known_from, names_of, of_co
 from softkv.doors.weighing import evidence_of, may_be_in_blocks, weighed
 from softkv.maths.tensors import TORCH
 
-KEPT = 1 << 26  # numbers that are kept for the way back, at most
-PER_WEIGHT = 3  # of them, for the weight of a row for a query; with k twice as many
+KEPT = 1 << 26  # most numbers that are kept for the backward pass
+PER_WEIGHT = 3  # numbers kept for each pair of query and row; with k twice as many
 
 Compared = Any  # a name, a Compatibility, or a function of (queries, keys)
 
@@ -114,7 +114,7 @@ class SoftKVLayer(nn.Module):
             arrays = {name: torch.as_tensor(x).to(keys.device, wide) for name, x in heads.arrays().items()}
             self.projections = nn.ParameterDict({name: nn.Parameter(x.clone()) for name, x in arrays.items()})
         elif heads is not None:
-            Heads.from_torch(heads)  # says now what cannot be expressed
+            Heads.from_torch(heads)  # raises now if they cannot be expressed
             self.attention = heads
         self.threshold: float | None = None  # from which evidence on queries are known, of a store with a guard
         self.names: list[str] | None = None
@@ -202,13 +202,13 @@ class SoftKVLayer(nn.Module):
     def forward(
         self, queries: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """What the queries (..., b, q) find. `mask` and `bias`, (n,) or (..., b, n), are as in `softkv.soft_lookup`."""
+        """The values of the answers to queries (..., b, q). `mask` and `bias` are as in `softkv.soft_lookup`."""
         return self._found(queries, mask, bias, causal)
 
     def evidence(
         self, queries: Tensor, mask: Tensor | None = None, bias: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """How much is known of the queries, (..., b), with gradients: what `guard` of a store goes by."""
+        """The evidence of the queries, (..., b), with gradients: the quantity that a guard compares."""
         if self._heads() is not None:
             raise NotExpressible("each head has a log mass of its own, and so no evidence. Ask a layer without heads.")
         return self._found(queries, mask, bias, causal, evidence_of)
@@ -260,7 +260,7 @@ class SoftKVLayer(nn.Module):
         causal: bool = False,
         show: int = 10,
     ) -> Answers:
-        """Look up as `forward` does, with all there is to say: weights, log_mass, effective, which rows contributed."""
+        """Look up as `forward` does, and return Answers: weights, log_mass, effective, which rows contributed."""
         asked = self._asked(queries)
         return self._answers(asked, *self.memory.rows(), self.temperature, self._heads(), mask, bias, causal, show)
 
@@ -274,7 +274,7 @@ class SoftKVLayer(nn.Module):
         self.memory.remember(keys, values)
 
     def forget(self) -> None:
-        """Have no rows."""
+        """Remove all rows."""
         self.memory.forget()
 
     def write_back(self, store: SoftKV | str | os.PathLike[str]) -> int:
@@ -384,7 +384,7 @@ class SoftKVLayer(nn.Module):
         return torch.is_grad_enabled() and any(one.requires_grad for one in given)
 
     def _at_once(self, queries: Tensor, keys: Tensor, heads: Heads | None) -> int:
-        """How many queries may keep all that gradients need."""
+        """How many queries can keep all that gradients need in memory."""
         leading = math.prod(np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]))
         paired = compatibility_of(self.compatibility).pairs
         numbers = PER_WEIGHT * (1 if self.k is None else 2) + (int(keys.shape[-1]) if paired else 0)

@@ -1,10 +1,9 @@
-"""The value alone, with gradients: scores, a softmax, an average, and nothing that would only be told; or the evidence.
+"""Compute only the value of answers, or only the evidence, with gradients: scores, a softmax, an average.
 
-A lookup of softkv/maths/lookup.py goes block by block, adds up in float64 and finds out much besides; with gradients,
-torch would keep all of that. Where learning is what is wanted, this takes less than half of its time.
+A lookup of softkv/maths/lookup.py works block by block, sums in float64 and computes much else; torch would keep all of
+that for gradients. For learning, the code here takes less than half the time.
 
-Does not choose rows (with k, the lookup does), and leaves it to the lookup to say what is wrong with a value that is
-not finite.
+Does not choose the k best rows (the lookup does), and leaves the error for a value that is not finite to the lookup.
 
 Shapes: b queries, n rows, h heads, p value width, c labels; "..." is any leading axes.
 """
@@ -26,7 +25,7 @@ from softkv.maths.distances import Scorer
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import Inputs, checked
 
-BLOCK = 1 << 12  # rows that are widened and scored at a time, and stay near the processor
+BLOCK = 1 << 12  # rows that are converted and scored at a time, so that they stay in the cache of the processor
 
 
 def weighed(
@@ -63,12 +62,12 @@ def weighed(
 
 
 def may_be_in_blocks(values: Tensor, bias: Any, labels: int | None) -> bool:
-    """Whether rows can be blended block by block, so that gradients need no more than is kept of an answer."""
+    """Whether rows can be blended block by block, so that gradients need little memory beyond the answer."""
     return bias is None and labels is None and not values.requires_grad
 
 
 def _finished(means: Tensor, inputs: Inputs, *, alone: bool) -> Tensor:
-    """Blended values as they are answered."""
+    """Blended values in the form of an answer."""
     if inputs.heads is not None:
         projected: Tensor = inputs.heads.project(means)
         return projected
@@ -77,7 +76,7 @@ def _finished(means: Tensor, inputs: Inputs, *, alone: bool) -> Tensor:
 
 
 def evidence_of(found: Answers) -> Tensor:
-    """The evidence of answers to (..., b) queries, as `Guard.evidence_of` has it for arrays of NumPy."""
+    """The evidence of answers to queries (..., b), as `Guard.evidence_of` computes it for NumPy arrays."""
     evidence: Tensor = found.log_mass - found.seen.to(found.log_mass).log()
     if found.labels is None:
         return evidence
@@ -92,7 +91,7 @@ def _scores(inputs: Inputs, compatibility: Compatibility) -> Tensor:
 
 
 def _scoring(inputs: Inputs, compatibility: Compatibility) -> tuple[Callable[..., Scorer], tuple[Tensor, ...]]:
-    """What makes a scorer of tensors that may learn, and these tensors."""
+    """A function that makes the scorer from the tensors that may learn, and these tensors."""
     sharpness = torch.as_tensor(inputs.sharpness(slice(None)))
     if inputs.heads is None:
         return compatibility.ask, (inputs.queries, sharpness)
@@ -108,7 +107,7 @@ def _blended(inputs: Inputs, compatibility: Compatibility) -> Tensor:
 
 
 class _InBlocks(torch.autograd.Function):
-    """Means of rows that are scored and widened block by block, once for the answer and once for its gradients."""
+    """Means of rows that are scored block by block, once for the answer and once for its gradients."""
 
     @staticmethod
     def forward(
@@ -136,7 +135,7 @@ class _InBlocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients of what scores were made of."""
+        """The gradients by the tensors from which scores were computed."""
         keys, values, found, log_mass, *rest = ctx.saved_tensors
         mask, given = (rest[0], rest[1:]) if ctx.masked else (None, rest)
         leaves = [x.detach().requires_grad_(x.is_floating_point()) for x in given]

@@ -1,10 +1,10 @@
 """One body for JSON and arrays: how a server and the handles on it exchange questions and results.
 
 A body is one line of JSON and, after it, arrays as .npy files one after another; {"$array": 0} stands for the first.
-Dataclasses and named tuples of a fixed table go by their names ({"$class": "Added", ...}), tuples and numbers that JSON
-does not know by theirs; only a client asks for these, and no name makes anything that is not in the table.
+Dataclasses and named tuples of a fixed table are written with their names ({"$class": "Added", ...}); tuples, and
+numbers that JSON lacks, have names as well. Only a client decodes classes, and only those of the table.
 
-Does not send anything, and opens no pickle.
+Does not send anything, and does not use pickle.
 """
 
 import io
@@ -25,12 +25,12 @@ from softkv.files import notation
 from softkv.files.record import Misfit
 
 MEDIA_TYPE = "application/x-softkv-npy"
-LONGEST_BODY = 16 << 20  # bytes of a request
-DEPTH = 256  # of lists and objects within each other: the 64 of a payload, each perhaps with a tag, and what is outside
+LONGEST_BODY = 16 << 20  # most bytes of a request
+DEPTH = 256  # most levels of nesting: the 64 of a payload, each perhaps with a tag, and those around it
 _TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
 _HEADER, _EMPTY, _SHOWN = 10_000, 1 << 20, 100  # bytes of the header of an array, its axes without numbers, in messages
-MOST_VALUES = 1 << 21  # in the JSON of a request: each takes tens of bytes of memory
-_FEW = 1 << 16  # characters of JSON in which values are not counted
+MOST_VALUES = 1 << 21  # most values in the JSON of a request: each takes tens of bytes of memory
+_FEW = 1 << 16  # values are not counted in JSON that is shorter than this
 _VERSIONS = {b"\x93NUMPY\x01\x00": 10, b"\x93NUMPY\x02\x00": 12}  # and where the header begins
 _FIELD = re.compile(
     rb"""['"](?:descr['"]:['"](?P<dtype>[<>|=](?:f[248]|[iu][1248]|b1))['"]|fortran_order['"]:(?P<by_columns>True|False)"""
@@ -86,7 +86,7 @@ def packed(document: Any) -> bytes:
 
 
 def _told(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
-    """A value as JSON knows it; arrays are put aside."""
+    """A value as JSON types; arrays are collected to be written after it."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, np.generic):
@@ -113,7 +113,7 @@ def _told(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
 
 
 def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
-    """The document of a body; `classes` also makes what the table names, as a client does with what its server says.
+    """The document of a body; with `classes`, as in a client, also the dataclasses and named tuples of the table.
 
     Whatever the bytes are, it is an InputError or a document that holds no more than they say.
     """
@@ -134,13 +134,13 @@ def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
 
 
 def require_few(text: str) -> None:
-    """Refuse JSON of a request that would take many times its length in memory."""
+    """Raise for JSON of a request that would take many times its length in memory."""
     if len(text) > _FEW and notation.holds_more(text, MOST_VALUES):
         raise InputError(f"expected at most {MOST_VALUES:,} values in JSON. Send arrays as {MEDIA_TYPE}.")
 
 
 def _end_of_line(view: memoryview) -> int:
-    """Where the first line ends, looked for in pieces: no copy of the arrays is made."""
+    """The end of the first line, searched in pieces so that the arrays are not copied."""
     for start in range(0, len(view), _PIECE):
         found = bytes(view[start : start + _PIECE]).find(b"\n")
         if found >= 0:
@@ -149,7 +149,7 @@ def _end_of_line(view: memoryview) -> int:
 
 
 def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
-    """The .npy file that some bytes begin with, as an array that lies in them, and the bytes after it."""
+    """The .npy file at the start of some bytes, as an array that shares their memory, and the bytes after it."""
     version = bytes(body[:8])
     start = _VERSIONS.get(version, 8)
     length = int.from_bytes(body[8:start], "little")
@@ -172,7 +172,7 @@ def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
 
 
 class _Making:
-    """What a line of JSON and the arrays after it stand for."""
+    """Decodes a line of JSON with the arrays after it."""
 
     def __init__(self, arrays: list[npt.NDArray[Any]], classes: bool) -> None:
         self._arrays: list[npt.NDArray[Any] | None] = [*arrays]
@@ -196,7 +196,7 @@ class _Making:
     def _named(self, place: Any) -> npt.NDArray[Any]:
         if type(place) is not int or not 0 <= place < len(self._arrays):
             raise InputError(f"expected the number of one of {len(self._arrays)} arrays, got {place!r:.60}.")
-        # Each stands once: lists of the same one again and again would be made matrices that are too large for memory.
+        # Each may occur once: lists that repeat one array would become matrices that are too large for memory.
         array, self._arrays[place] = self._arrays[place], None
         if array is None:
             raise InputError(f"expected each array once, got the one of number {place} again.")
