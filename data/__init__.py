@@ -1,7 +1,7 @@
-"""Small worked examples, one folder each, and the means to tell them. Installed as `softkv_examples`.
+"""Small worked examples, one folder each, and the code that shows them. Installed as `softkv_examples`.
 
-A folder holds a README.md, which is the tale and its code in one, and a JSON file with the numbers it starts from and
-those it should arrive at. `tell` (telling.py) walks a README and runs its code on the spot.
+A folder has a README.md with text and code, and a JSON file with the inputs and the expected results. `tell`
+(telling.py) prints a README and runs its code.
 """
 
 import atexit
@@ -33,12 +33,12 @@ def narration(name: str) -> str:
 
 
 def titles() -> dict[str, str]:
-    """The names of the examples and their titles, in the order in which they are best told."""
+    """The names of the examples and their titles, in reading order."""
     return {name: narration(name).splitlines()[0].removeprefix("# ") for name in ORDER}
 
 
 def tell(name: str, *, width: int = 88) -> Iterator[str]:
-    """The lines of one example for a terminal: its prose, its code, and what its code prints when run here and now.
+    """The lines of one example for a terminal: its prose, its code, and the output of the code, which is run now.
 
     >>> lines = list(tell("incomes"))
     >>> lines[0]
@@ -48,15 +48,15 @@ def tell(name: str, *, width: int = 88) -> Iterator[str]:
 
     Args:
         name: One of `titles`.
-        width: Where prose is wrapped. Code and what it prints are as wide as they are.
+        width: Where prose is wrapped. Code and its output are not wrapped.
     """
-    from .telling import told  # doctest, on which it stands, takes a while to load
+    from .telling import told  # it imports doctest, which takes a while
 
     return told(narration(name), width)
 
 
 def scratch(name: str) -> str:
-    """A path of this name in a new folder, which goes when the interpreter does: for stores to try things on."""
+    """A path of this name in a new temporary folder, which is removed when the interpreter exits."""
     folder = tempfile.mkdtemp(prefix="softkv-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return os.path.join(folder, name)

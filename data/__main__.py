@@ -1,4 +1,4 @@
-"""Tells the worked examples, as `softkv demo` does. Run: python -m softkv_examples."""
+"""Show the worked examples, as `softkv demo` does. Run: python -m softkv_examples."""
 
 from softkv_cli.demonstration import demo
 

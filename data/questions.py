@@ -1,7 +1,7 @@
-"""Questions that people asked, with the intent of each: CLINC150 and Banking77, where they are to be had.
+"""Questions of real users with their intents: the data sets CLINC150 and Banking77.
 
-Both are published under Creative Commons licences and are not part of this package. SOFTKV_DATA names the folder that
-holds `clinc150/data_full.json` and `banking77/train.csv` and `test.csv`.
+Both are published under Creative Commons licences and are not part of this package. SOFTKV_DATA names the folder with
+`clinc150/data_full.json`, `banking77/train.csv` and `banking77/test.csv`.
 """
 
 import csv
@@ -13,25 +13,25 @@ from typing import NamedTuple
 
 
 class Absent(LookupError):
-    """Data that are not here; the message says which, and where they are to be had."""
+    """A data set is missing; the message says which, and where to get it."""
 
 
 class Asked(NamedTuple):
-    """A question and what the person wanted."""
+    """A question and its intent."""
 
     question: str
     intent: str
 
 
 class Sample(NamedTuple):
-    """Questions to learn from, and others to be tried on."""
+    """Questions to put into a store, and others to look up."""
 
     known: list[Asked]
     asked: list[Asked]
 
 
 def sample(name: str, known: int, asked: int, *, seed: int) -> Sample:
-    """Questions of the training and of the test part of `clinc150` or `banking77`, drawn with a seed."""
+    """A random sample of the training and of the test part of `clinc150` or `banking77`."""
     train, test = clinc150() if name == "clinc150" else banking77()
     drawn = random.Random(seed)
     return Sample(drawn.sample(train, known), drawn.sample(test, asked))

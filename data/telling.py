@@ -1,10 +1,9 @@
-"""Tell a README: dress its prose for a terminal, and run its code as it comes by.
+"""Show a README in a terminal: format its prose, and run its code.
 
-The code of a README stands in ```pycon blocks, as in a session of the interpreter. The outputs printed there are for
-those who read the file; here they are left out, and what is shown is what came of the code just now. Whether the two
-agree is for the tests to say.
+The code of a README is in ```pycon blocks, as in a session of the interpreter. The outputs in the file are replaced by
+those of the code as it runs now. The tests check that the two agree.
 
-Does not know where READMEs are, or in which order they are told (__init__.py).
+Does not know where READMEs are, or their order (__init__.py).
 """
 
 import doctest
@@ -24,7 +23,7 @@ INDENT = " " * 4
 
 
 def told(text: str, width: int) -> Iterator[str]:
-    """The lines of a README, with a blank one between paragraphs, blocks and prose."""
+    """The lines of a README, with a blank line between paragraphs and blocks."""
     names: dict[str, Any] = {"__name__": "__main__"}
     for number, piece in enumerate(_pieces(text, width, names)):
         if number:
@@ -33,7 +32,7 @@ def told(text: str, width: int) -> Iterator[str]:
 
 
 def _pieces(text: str, width: int, names: dict[str, Any]) -> Iterator[Iterator[str]]:
-    """Headings, paragraphs and blocks, each as its lines."""
+    """The headings, paragraphs and blocks, each as an iterator of lines."""
     end = 0
     for block in BLOCK.finditer(text):
         yield from _prose(text[end : block.start()], width)
@@ -48,7 +47,7 @@ def _prose(text: str, width: int) -> Iterator[Iterator[str]]:
 
 
 def _dressed(paragraph: str, width: int) -> list[str]:
-    """A paragraph without the marks of its markup, wrapped."""
+    """A paragraph without Markdown syntax, wrapped."""
     if paragraph.startswith("#"):
         level, heading = paragraph.split(" ", 1)
         return [heading, ("=" if level == "#" else "-") * len(heading)]
@@ -77,7 +76,7 @@ def _performed(code: str, names: dict[str, Any]) -> Iterator[str]:
 
 
 def _run(one: doctest.Example, names: dict[str, Any]) -> str:
-    """What one example prints. An exception that its README does not announce is not ours to show, and goes on up."""
+    """The output of one example. An exception that its README does not show is raised."""
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), _bare_display():

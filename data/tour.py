@@ -1,7 +1,7 @@
-"""The worked examples as a tour of the page: a scene of each, and small steps through them.
+"""The worked examples as a tour in the page: a scene for each, and steps through them.
 
-Steps are in tour.json: the scene, a title, sentences, the state to look at, and the panels to look at first. Each
-scene is a store of its own for a moment, and is shown as any store is.
+The steps are in tour.json: the scene, a title, sentences, the state of the page, and the panels to show first. Each
+scene is made from a temporary store, like the page of any store.
 """
 
 import csv
@@ -18,7 +18,7 @@ from . import example, load, scratch, titles
 
 
 class Play(NamedTuple):
-    """What makes the store of a scene: how it is opened, what is added, and what is asked."""
+    """The store of a scene: the options by which it is opened, its items, and the queries."""
 
     example: str
     how: dict[str, Any]
@@ -29,7 +29,7 @@ class Play(NamedTuple):
 
 
 def content(names: Sequence[str] = ()) -> dict[str, Any]:
-    """What the page shows of these examples, or of all, and its steps through them."""
+    """The scenes of these examples, or of all, and the steps through them, as the page takes them."""
     known = titles()
     made = (_scene(name, play, known) for name, play in PLAYS.items())
     scenes = [scene for scene in made if not names or scene["example"] in names]

@@ -1,8 +1,8 @@
-"""What a lookup returns: frozen dataclasses over arrays. `Answers` for many queries, `Answer` for one.
+"""The results of a lookup: frozen dataclasses over arrays. `Answers` for many queries, `Answer` for one.
 
-Does not compute anything: it picks one query out of many, and puts weights in the order of the rows. Does not hold the
-items themselves, only their numbers; who a row is, and what it carries, is asked of a store when one answer is looked
-at. How answers are printed is in portrait.py.
+Does not compute anything but this: it picks one query out of many, and puts weights in the order of the rows. Does not
+contain the items, only row numbers; keys, values and payloads of rows are read from the store when an answer is looked
+at. Printing is in portrait.py.
 
 Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or torch, whichever was asked with.
 """
@@ -34,7 +34,7 @@ _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights
 
 
 class Described(NamedTuple):
-    """What a row is called and what it carries."""
+    """The key of a row, and its value, payload and text."""
 
     key: str | None = None  # the key, or #<number> for an item without one
     value: Any = None  # as it was given
@@ -43,7 +43,7 @@ class Described(NamedTuple):
 
 
 class Describing(Protocol):
-    """Whoever can say what rows are: a store at the commit that was asked."""
+    """A source of the items in rows: a store at the commit that was asked."""
 
     def describe(self, rows: Sequence[int]) -> list[Described]:
         """The items in these rows."""
@@ -53,7 +53,7 @@ class Describing(Protocol):
 
 
 class Kept(NamedTuple):
-    """What was said of some rows, to be said again without the store."""
+    """The items of some rows, kept for pickled answers, which have no store."""
 
     found: dict[int, Described]
     placed: dict[int, int]  # where all rows are named, and so their order may be asked for
@@ -104,7 +104,7 @@ class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
 
     value: Any  # the mean number, the mean vector (p,), the mean embedding of texts, or the distribution over `labels`
     spread: Any  # the weighted standard deviation of numbers, else None
-    log_mass: Any  # log of the summed exp(logit) of all rows: how much is known here, None as `mass`; with heads (h,)
+    log_mass: Any  # log Σ exp(logit) over all rows: how much is known here; None if unknown; with heads (h,)
     effective: Any  # how many rows really contributed; with heads (h,)
     mass: Any  # the share of the full mass that the rows in the value hold, None if unknown; with heads (h,)
     scored: int  # how many rows are in the value
@@ -119,19 +119,19 @@ class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
     effective_error: Any = None  # how far `effective` may be, where it is measured; with heads (h,)
     spread_error: float | None = None  # how far `spread` may be, where it is measured
     log_mass_floor: float | None = None  # the lowest log mass of an item of the store, left out, where it is known
-    route: str | None = None  # how a store was asked: one of those in asking/route.py
-    reason: str | None = None  # why so, and what would change it
+    route: str | None = None  # how it was computed: one of the routes in asking/route.py
+    reason: str | None = None  # why this route, and what would change it
     rows_read: int | None = None  # how many rows were compared
-    out_of_reach: float | None = None  # the share of the mass that shards may have that did not answer, if any did not
-    guard: Guard | None = None  # what the store promises of such answers (softkv/guard)
-    unguarded: str | None = None  # why it promises nothing of this one, where it has a guard
+    out_of_reach: float | None = None  # the largest share of the mass in shards that did not answer, if any did not
+    guard: Guard | None = None  # the promises of the store about such answers (softkv/guard)
+    unguarded: str | None = None  # why the guard of the store does not apply to this answer
 
     @property
     def is_far(self) -> bool | None:
-        """Whether less is known of the query than of any item of the store, left out; None where that is not known.
+        """Whether the log mass is below that of every item of the store, left out; None where that is not known.
 
-        The floor is measured when a store finds its temperature: it is of that temperature and comparison, and of all
-        items. A `log_mass` that is estimated has to lie below it by more than its error.
+        The floor (`log_mass_floor`) is measured when a store finds its temperature, for lookups of all items with this
+        temperature and compatibility. An estimated `log_mass` has to lie below it by more than its error.
         """
         if self.log_mass_floor is None or self.log_mass is None:
             return None
@@ -163,7 +163,7 @@ class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
         return portrait.as_json(self.to_dict())
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The contributors as a DataFrame, if pandas is there."""
+        """The contributors as a DataFrame; needs pandas."""
         return portrait.as_frame([self])
 
     def __repr__(self) -> str:
@@ -177,8 +177,8 @@ class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
 class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]], npt.NDArray[Any]]):
     """The answers to many queries: arrays first, an `Answer` for each on demand.
 
-    Leading axes of the queries are leading axes of every array, before the (b, ...) given here. Who contributed is
-    asked of the store when an answer is taken, so while it is open. Pickled, answers carry that along.
+    Leading axes of the queries are leading axes of every array, before the (b, ...) given here. The contributors of an
+    answer are read from the store when the answer is taken, so the store has to be open; pickled answers contain them.
     """
 
     value: Array  # (b,) numbers, (b, p) vectors, (b, labels) distributions; with heads (b, o)
@@ -214,7 +214,7 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
     def of(
         cls, found: Any, temperature: Any, labels: tuple[object, ...] | None, count: int, *, numbers: bool
     ) -> "Answers":
-        """What a lookup found (softkv/maths/lookup.py); single numbers lose the axis of their width."""
+        """Answers from the result of softkv/maths/lookup.py; single numbers lose the axis of their width."""
         told = {name: getattr(found, name) for name in _AS_FOUND}
         value = found.value[..., 0] if numbers else found.value
         spread = None if found.spread is None else found.spread[..., 0]
@@ -224,7 +224,7 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
         return int(self.scored.shape[0])
 
     def __iter__(self) -> Iterator[Answer]:
-        for start in range(0, len(self), _TOGETHER):  # to ask the store for each by itself takes five times as long
+        for start in range(0, len(self), _TOGETHER):  # reading the contributors one by one takes five times as long
             some = range(start, min(start + _TOGETHER, len(self)))
             yield from map(self._answer, some, self._contributors(some))
 
@@ -252,16 +252,16 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
 
     @property
     def scanned(self) -> str | None:
-        """Why most of those queries were scanned that were, of a store that is not small; None where none was."""
+        """The most common reason why queries were scanned, in a store that is not small; None if none was scanned."""
         scans = (index for index in range(len(self)) if _of_one(self.route, index) == "scan")
         found = Counter(reason for reason in (_of_one(self.reason, index) for index in scans) if reason).most_common(1)
         return found[0][0] if found else None
 
     def attention(self, *, by_head: bool = False) -> Array:
-        """All weights as a matrix (b, n), in the order of the rows or of the items of the store; 0 where none is seen.
+        """All weights as a matrix (b, n), in the order of the rows or of the items of the store; 0 for unseen rows.
 
-        Every row that a query sees has to be named, so ask with `show=` as many as there are. With heads it is their
-        mean, or `by_head` (b, h, n).
+        The answers have to name every row that a query sees, so look up with `show=` the number of rows. With heads it
+        is the mean over heads; with `by_head` (b, h, n).
 
         >>> import softkv
         >>> keys = [[0.0, 1.0], [1.0, 0.0]]
@@ -276,7 +276,7 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
                 "no heads were asked, so no weights are by head. Leave out by_head, or look up with heads=."
             )
         library = library_of(weights)
-        places = library.maximum(self.rows, 0)  # where there is no row, there is no weight to put anywhere
+        places = library.maximum(self.rows, 0)  # where there is no row (-1), the weight is 0
         if self.source is not None:
             places = self.source.places(places)
         found = library.sums_by_code(places, weights, self.count)
@@ -307,11 +307,11 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
         return portrait.as_json(self.to_dict())
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The contributors of all queries as a DataFrame, if pandas is there."""
+        """The contributors of all queries as a DataFrame; needs pandas."""
         return portrait.as_frame(list(self))
 
     def to_arrow(self) -> "pyarrow.Table":
-        """A pyarrow.Table with a row for each query: what is said of its answer, and its contributors as a list."""
+        """A pyarrow.Table with a row for each query: the fields of its answer, and its contributors as a list."""
         return portrait.as_arrow(self)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
@@ -334,7 +334,7 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
         return type(self), (*kept, source)
 
     def _contributors(self, indexes: Sequence[int]) -> list[tuple[Contributor, ...]]:
-        """Who contributed to each of some answers, asked of the store at once."""
+        """The contributors of some answers, read from the store together."""
         if self.scored.ndim != 1:
             raise ShapeError(
                 f"these answers have axes {tuple(self.scored.shape)}, so one index names no query. Index their arrays."
@@ -352,6 +352,6 @@ _OF_EACH = {one.name for one in fields(Answer)} & {one.name for one in fields(An
 
 
 def _of_one(told: Any, index: int) -> Any:
-    """What is said of one query, where it is said of all or of each: numbers as floats, but not those of tensors."""
+    """The entry of one query in a field that has one for all queries or for each; numbers as floats, except tensors."""
     one = told[index] if isinstance(told, tuple) or getattr(told, "ndim", False) else told
     return one if not hasattr(one, "ndim") or one.ndim or hasattr(one, "requires_grad") else one.item()

@@ -1,6 +1,6 @@
-"""One query, looked up in every way (`compare`).
+"""The result of `compare`: one query in all ways of lookup.
 
-Does not compute anything, and does not know how it is printed (portrait.py).
+Does not compute anything or print itself (portrait.py).
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Exact(NamedTuple):
 
 
 class Warmth(NamedTuple):
-    """The answer at one temperature, in short."""
+    """A summary of the answer at one temperature."""
 
     temperature: float
     effective: float
@@ -30,7 +30,7 @@ class Warmth(NamedTuple):
 
     @classmethod
     def of(cls, answer: Answer) -> "Warmth":
-        """The temperature of an answer, and what was said at it."""
+        """The summary of an answer."""
         texts = answer.texts
         value = texts[0].text if texts else answer.value if answer.labels is None else answer.label
         weight = answer.contributors[0].weight
@@ -39,13 +39,13 @@ class Warmth(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Comparison:
-    """One query, looked up in every way: by equality, by the best key, by the k best, by all."""
+    """One query in all ways of lookup: by an equal key, by the best key, by the k best, by all."""
 
-    exact: Exact | None  # None where a dict would raise KeyError
+    exact: Exact | None  # None where no key equals the query
     hard: Answer
     top_k: Answer
     soft: Answer
-    strip: tuple[Warmth, ...]  # the soft answer from cold, where it is the hard one, to warm, where it is the mean
+    strip: tuple[Warmth, ...]  # the soft answer from low temperatures (the hard answer) to high ones (the mean)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain Python."""

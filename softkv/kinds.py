@@ -1,9 +1,9 @@
-"""The kinds of values, and what is so of each: how it is kept, what the caller gives and gets, by what it is measured.
+"""The kinds of values and their properties: how values are stored, given and returned, and how answers are measured.
 
-Other files ask a kind for the fact that they need, never which kind it is, so that a new kind is stated here, and then
-taken in where values are checked: storage/batch.py and files/fields.py.
+Other files use these properties and never test for a certain kind, so that a new kind needs an entry here, and code
+where values are checked: storage/batch.py and files/fields.py.
 
-Knows no arrays and no files.
+Does not read arrays or files.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +15,19 @@ LONGEST_TEXT = 1 << 24
 
 
 class Facts:
-    """What may be asked of a kind, with the answer where the kind states no other."""
+    """The properties of a kind, with their defaults."""
 
-    dtype: str  # of the cells that are kept, and blended
+    dtype: str  # of the cells that are stored and blended
     narrow: bool = False  # a value is one cell, so the width of values is 1
-    coded: bool = False  # cells are codes of labels: shares are blended, and items counted instead of values summed up
-    embedded: bool = False  # cells are the embedding of a text, which is kept beside them and made anew by other models
+    coded: bool = False  # cells are codes of labels, and answers are the labels' shares of the weight
+    embedded: bool = False  # cells are the embedding of a text, which is stored as well, to be embedded by other models
     axes: int = 1  # of an array of values, as the caller gives them
-    longest: int = 0  # bytes of UTF-8 in a value that is a text; 0 where values are numbers
-    measure: str = "squared error"  # what a temperature or a metric is chosen by
+    longest: int = 0  # most bytes of UTF-8 in a value that is a text; 0 where values are numbers
+    measure: str = "squared error"  # the loss by which a temperature or a metric is chosen
 
     @property
     def worded(self) -> bool:
-        """Whether the caller gives and gets texts."""
+        """Whether values are texts for the caller."""
         return self.longest > 0
 
     @property
@@ -36,7 +36,7 @@ class Facts:
         return self.narrow and not self.coded
 
     def read(self, cells: Any, texts: Sequence[str | None], label: Callable[[int], str]) -> list[Any]:
-        """What the caller gets back of rows: their cells, the texts beside them, or the labels of their codes."""
+        """The values of rows as the caller gets them: their cells, their texts, or the labels of their codes."""
         if self.embedded:
             return list(texts)
         if self.coded:
@@ -57,7 +57,7 @@ class ValueKind(Facts, str, Enum):
     TEXT = "text", {"dtype": "<f4", "embedded": True, "longest": LONGEST_TEXT}
 
     def __new__(cls, name: str, facts: dict[str, Any] | None = None) -> "ValueKind":
-        """A member, by its name alone; what it states stands over the answers of `Facts`."""
+        """Make a member of this name; the given facts override the defaults of `Facts`."""
         kind = str.__new__(cls, name)
         kind._value_ = name
         stated = facts or {}
@@ -67,7 +67,7 @@ class ValueKind(Facts, str, Enum):
 
     @classmethod
     def of_first(cls, *, worded: bool, axes: int = 1) -> "ValueKind":
-        """The kind of the first values, where nothing else says it: texts are labels only where that is asked for."""
+        """The kind inferred from the first values; texts become labels only where that is asked for."""
         if worded:
             return cls.TEXT
         return cls.VECTOR if axes > 1 else cls.NUMBER

@@ -1,6 +1,6 @@
-"""Public names of a package that are looked up on first use, so that importing the package loads nothing else.
+"""Import the public names of a package on first use, so that importing the package itself loads nothing else.
 
-Does not serve the root, which also hands out a module.
+The root has its own version, since one of its names is a module.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from importlib import import_module
 
 
 def lazily(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """What a package takes for its `__getattr__`; `homes` says in which module each of its names is."""
+    """A `__getattr__` for a package; `homes` gives the module of each of its public names."""
 
     def look_up(name: str) -> object:
         if name not in homes:

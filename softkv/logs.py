@@ -1,12 +1,12 @@
-"""What a store does, for those who listen: the standard `logging`, under the name `softkv`, silent otherwise.
+"""Logging by the standard `logging`, under the name `softkv`, and hints to the caller. Silent by default.
 
-A file of the package logs under its own name, such as softkv.asking.asker. DEBUG is for what happens all the time
-(commits), INFO for what happens now and then (opening, building an index, a large scan), WARNING for what should not
-(recovery, an index that cannot be used).
+Each file logs under its own name, such as softkv.asking.asker. DEBUG is for frequent events (commits), INFO for
+occasional ones (opening, building an index, a large scan), WARNING for problems (recovery, an index that cannot be
+used).
 
-A hint is a warning to whoever called; where the call came from elsewhere, it is kept for the answer.
+A hint is a Python warning to the caller. A server collects hints, and sends them to the client with the answer.
 
-The log says nothing of what items hold.
+The contents of items are never logged.
 """
 
 import logging
@@ -27,7 +27,7 @@ _KEPT: ContextVar[list[tuple[type[Warning], str]] | None] = ContextVar("hints", 
 
 
 def hint(message: str, kind: type[Warning], *, stacklevel: int) -> None:
-    """Warn as `warnings.warn` does, or keep the hint where hints are kept."""
+    """Warn as `warnings.warn` does, or collect the hint within `keeping_hints`."""
     kept = _KEPT.get()
     if kept is None:
         warnings.warn(message, kind, stacklevel=stacklevel + 1)
@@ -37,7 +37,7 @@ def hint(message: str, kind: type[Warning], *, stacklevel: int) -> None:
 
 @contextmanager
 def keeping_hints() -> Iterator[list[tuple[type[Warning], str]]]:
-    """Keep the hints of this thread within the block, and give none: not `catch_warnings`, which is for all threads."""
+    """Collect the hints of this thread within the block instead of warning; `catch_warnings` affects all threads."""
     kept: list[tuple[type[Warning], str]] = []
     token = _KEPT.set(kept)
     try:

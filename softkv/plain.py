@@ -1,9 +1,9 @@
 """A soft lookup in plain arrays, without a store.
 
-Decides what the values are (numbers, vectors or labels) and gives back an Answer for a single query, Answers for many.
+Finds the kind of the values (numbers, vectors or labels) and returns an Answer for a single query, Answers for many.
 The lookup itself is softkv/maths/lookup.py.
 
-Does not keep, embed or index anything.
+Does not store, embed or index anything.
 
 Shapes: b queries, n rows, q query width, d key width, p value width; "..." is any leading axes, such as a batch.
 """
@@ -53,9 +53,9 @@ def soft_lookup(
             their codes (..., n). Numbers come with their spread, labels give a distribution.
         compatibility: dot, scaled_dot, cosine, gaussian, laplace, student or uniform; bilinear(W) or additive(W_q, W_k,
             v) of softkv; or a function of (queries, keys) that returns scores.
-        temperature: What scores are divided by; one for all, or one per query. Towards 0 the best row takes all.
+        temperature: What scores are divided by; one for all, or one per query. Near 0 the best row has all weight.
         k: Blend only the k heaviest rows; `mass` then says what share of all they hold.
-        mask: Boolean (rows,) or (queries, rows), True where a query may see a row. What is masked must be finite too.
+        mask: Boolean (rows,) or (queries, rows), True where a query may see a row. Masked rows must be finite, too.
         causal: Query i sees the rows up to i.
         bias: (rows,) or (queries, rows), added to the scores; temperature x log(w) weighs a row by w.
         heads: Learned projections, several lookups at once.
@@ -89,14 +89,14 @@ def soft_lookup(
 
 
 def _alone(query: Any) -> Any:
-    """One query as a batch of one. A list stays a list: it has no floating type of its own to insist on."""
+    """One query as a batch of one. A list stays a list, since an array would fix a floating type."""
     return query[None, :] if hasattr(query, "dtype") else [query]
 
 
 def _values(
     library: Library, values: Any, keys: Array, labels: int | Sequence[str] | None, *, project: bool
 ) -> tuple[Values, tuple[object, ...] | None]:
-    """The values in the form they are blended, and the names of the labels if they are labels."""
+    """The values in the form in which they are blended, and the names of the labels if they are labels."""
     if labels is not None:
         names = tuple(range(labels)) if isinstance(labels, int) else tuple(labels)
         return Labels(_codes(library, values, keys, len(names)), len(names)), names

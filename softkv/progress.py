@@ -1,11 +1,11 @@
-"""What long work calls as it goes on."""
+"""The types of progress callbacks."""
 
 from collections.abc import Callable
 from typing import TypeAlias
 
-Progress: TypeAlias = Callable[[int, int], None]  # with how much is done, and of how much; 0 where that is not known
-Stages: TypeAlias = Callable[[str, int, int], None]  # with the name of the stage before these
+Progress: TypeAlias = Callable[[int, int], None]  # (done, total); total is 0 where it is not known
+Stages: TypeAlias = Callable[[str, int, int], None]  # (name of the stage, done, total)
 
 
 def untold(*_progress: object) -> None:
-    """What is called where nobody wants to know."""
+    """No-op progress callback."""
