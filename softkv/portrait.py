@@ -1,6 +1,6 @@
-"""How answers look: as a few lines of text, as a table in a notebook, as plain Python and as JSON.
+"""Answers as a few lines of text, as a table in a notebook, as plain Python and as JSON.
 
-Knows answers only by their fields. Does not look anything up.
+Uses only the fields of answers. Does not look anything up.
 """
 
 import json
@@ -31,7 +31,7 @@ _TYPES |= dict.fromkeys(("log_mass_error", "effective_error", "spread_error", "l
 _TYPES |= dict.fromkeys(("out_of_reach", "familiarity", "weight", "score"), "float64")
 _TYPES |= dict.fromkeys(("scored", "rows_read", "row"), "int64") | dict.fromkeys(("is_far", "known"), "bool_")
 _TYPES |= dict.fromkeys(("error_kind", "route", "reason", "why_unknown", "key", "text", "payload"), "string")
-LISTED, TOLD = 5, 0.01  # labels of a distribution in a line, and the share from which one is told of
+LISTED, TOLD = 5, 0.01  # most labels of a distribution in a line, and the least share of one that is listed
 
 
 def bar(share: float, width: int = BAR) -> str:
@@ -50,7 +50,7 @@ _SPELLED |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(
 
 
 def harmless(text: str) -> str:
-    r"""A text that a terminal only shows: what would move the cursor, colour it or turn it around is spelled out.
+    r"""A text that is safe on a terminal: characters that move the cursor, colour or reverse text are escaped.
 
     >>> harmless("a\x1b[2Jb\u202ec\n")
     'a\\x1b[2Jb\\u202ec\n'
@@ -90,7 +90,7 @@ def number(x: float) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """How many there are of something.
+    """A count with its noun, in the singular or plural.
 
     >>> counted(1, "item"), counted(2000, "item")
     ('1 item', '2,000 items')
@@ -104,7 +104,7 @@ def value_of(answer: Answer) -> str:
 
 
 def _said(answer: Answer) -> str:
-    """The value, and how far it may be off or how widely values are spread."""
+    """The value with its error, or with the spread of the values."""
     if answer.labels is not None:
         return distribution(answer)
     texts = answer.texts
@@ -121,7 +121,7 @@ def _said(answer: Answer) -> str:
 
 
 def distribution(answer: Answer) -> str:
-    """The most probable labels of an answer, with their shares; of one row, which has all of it, the label alone."""
+    """The most probable labels of an answer with their shares; for an answer of one row only its label."""
     if answer.scored == 1:
         return short(answer.label)
     shares = _plain(answer.value)
@@ -138,7 +138,7 @@ def name_of(one: Contributor) -> str:
 
 
 def facts_of(answer: Answer) -> str:
-    """Everything else there is to say, in one line."""
+    """Log mass, effective number, route and the like, in one line."""
     told = ("log_mass", "effective", "temperature")
     facts = [f"{name.replace('_', ' ')} {short(_mean(getattr(answer, name))) or 'unknown'}" for name in told]
     if answer.is_far:
@@ -170,7 +170,7 @@ def estimate_of(answer: Any, before: str = "") -> str:
 
 
 def route_of(answer: Answer) -> str:
-    """How an exact answer was found, and why so; empty where it goes without saying."""
+    """The route of an exact answer and the reason for it; empty if no reason is given."""
     if not answer.reason:
         return ""
     return f"{_ROUTES.get(answer.route, answer.route)}, {answer.reason}"
@@ -221,7 +221,7 @@ def as_html(answer: Answer) -> str:
 
 
 def answers_as_html(answers: Answers) -> str:
-    """Some of many answers as a table for a notebook, without asking the store who contributed."""
+    """Some of many answers as a table for a notebook, without reading their contributors from the store."""
     told = answers_as_text(answers).strip("<>")
     if answers.scored.ndim != 1:
         return as_table(told, (), ())
@@ -246,7 +246,7 @@ def comparison_as_html(found: Comparison) -> str:
 
 
 def answers_as_text(answers: Answers) -> str:
-    """Many answers in a line: what they hold, not all of it."""
+    """Many answers in one line: their number and kind, not their values."""
     kind = "" if answers.kind is None else f" of kind {answers.kind}"
     return f"<{' x '.join(map(str, answers.scored.shape))} answers{kind}; index them, or use their arrays>"
 
@@ -274,7 +274,7 @@ def as_dict(answer: Answer) -> dict[str, Any]:
 
 
 def as_json(plain: Any) -> str:
-    """Plain Python, with arrays as lists, as one line of JSON; null stands for what is no number, or has no end."""
+    """Plain Python as one line of JSON, with arrays as lists; NaN and infinity become null."""
     try:
         return json.dumps(plain, ensure_ascii=False, allow_nan=False, default=_plain)
     except ValueError:
@@ -306,7 +306,7 @@ def as_frame(answers: list[Answer]) -> Any:
 
 
 def as_arrow(answers: Answers) -> Any:
-    """Answers as a pyarrow.Table: a row a query, with its contributors as a list; payloads are JSON."""
+    """Answers as a pyarrow.Table: a row for each query, with its contributors as a list; payloads are JSON."""
     try:
         arrow = import_module("pyarrow")
     except ImportError as error:
@@ -364,7 +364,7 @@ def comparison_as_text(found: Comparison) -> str:
 
 
 def _mean(x: Any) -> Any:
-    """A number of each head as their mean; a number as it is."""
+    """The mean of numbers of heads; a single number as it is."""
     return x.mean().item() if getattr(x, "ndim", 0) else x
 
 

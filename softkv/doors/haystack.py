@@ -1,9 +1,9 @@
-"""A store as Haystack knows such: a document store, with its filters, and an embedding retriever.
+"""Stores in Haystack: a document store, with Haystack's filters, and an embedding retriever.
 
-A document is an item: its id the key, its embedding the key vector, and all else the payload; each counts 1. What has
-no embedding is embedded by the store, from its content.
+A document is an item of value 1: its id is the key, its embedding the key vector, and all else the payload. One without
+an embedding is embedded by the store, from its content.
 
-Does not embed queries by a component of Haystack, nor look for words.
+Does not embed queries by components of Haystack, or search for words.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:.*)?")
 
 
 def _in_thread(method: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A method as a coroutine, which waits for it in a thread."""
+    """A coroutine that runs a method in a thread."""
 
     @wraps(method)
     async def call(*given: Any, **named: Any) -> Any:
@@ -77,14 +77,14 @@ class SoftKVDocumentStore(Holding):
             raise KindError(f"expected a store of documents, got one with {first.name!r:.60}. Make another for them.")
 
     def to_dict(self) -> dict[str, Any]:
-        """How to open the store again: where it is, not what it holds."""
+        """The data to open the store again: its path, not its contents."""
         if not isinstance(self._embedder, str | None):
             raise KindError("expected an embedder with a name, to write it down: softkv.embedders.register(name, ...).")
         return default_to_dict(self, store=str(self.db.path), embedder=self._embedder, mode=self._mode)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SoftKVDocumentStore":
-        """The store that `to_dict` was told of, opened."""
+        """Open the store that `to_dict` describes."""
         found: SoftKVDocumentStore = default_from_dict(cls, data)
         return found
 
@@ -123,7 +123,7 @@ class SoftKVDocumentStore(Holding):
 
         Behind a URL, what another client writes to these documents meanwhile may be lost.
         """
-        with self.db._changing:  # or what another thread writes between the two
+        with self.db._changing:  # so that no other thread writes between reading and writing
             found = list(self._items(filters))
             if found:
                 payloads = [{**one.payload, "meta": {**one.payload["meta"], **meta}} for one in found]
@@ -154,7 +154,7 @@ class SoftKVDocumentStore(Holding):
         return {name: {"type": TYPES.get(type(value), "keyword")} for name, value in pairs if value is not None}
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
-        """The least and the largest number or text in a field; None where there is none, or they have no order."""
+        """The least and the largest number or text in a field; None if there is none, or they cannot be compared."""
         values = [one for one in self._unique(metadata_field, None).values() if isinstance(one, int | float | str)]
         try:
             return {"min": min(values), "max": max(values)}
@@ -188,7 +188,7 @@ class SoftKVDocumentStore(Holding):
         scale_score: bool = False,
         return_embedding: bool = False,
     ) -> list[Document]:
-        """The documents that weigh most for a text or an embedding; see `SoftKVEmbeddingRetriever`."""
+        """The documents of the largest weight for a text or an embedding; see `SoftKVEmbeddingRetriever`."""
         if top_k == 0:
             return []
         options: dict[str, Any] = {"mass": mass, "temperature": temperature, "where": where_of(filters)}
@@ -220,7 +220,7 @@ class SoftKVDocumentStore(Holding):
         return {(type(x).__name__, json.dumps(x, sort_keys=True)): x for x in values if x is not None}
 
     def _compared(self, documents: list[Document]) -> dict[str, Any]:
-        """What documents are compared by: their embeddings, or their contents where they have none."""
+        """The vectors of documents: their embeddings, or those of their contents where they have none."""
         contents = [one.content for one in documents if one.embedding is None]
         if None in contents:
             raise InputError("expected a content or an embedding of each document, got neither of one. Give it one.")
@@ -277,13 +277,13 @@ class SoftKVEmbeddingRetriever:
         self._options |= {"scale_score": scale_score, "return_embedding": return_embedding}
 
     def to_dict(self) -> dict[str, Any]:
-        """How to make it again."""
+        """The data to make the retriever again."""
         kept = {"document_store": self.document_store.to_dict(), "filters": self.filters, "top_k": self.top_k}
         return default_to_dict(self, **kept, **self._options, filter_policy=str(self.filter_policy))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SoftKVEmbeddingRetriever":
-        """A retriever like the one that `to_dict` was told of."""
+        """Make the retriever that `to_dict` describes."""
         given = dict(data["init_parameters"])
         return cls(SoftKVDocumentStore.from_dict(given.pop("document_store")), **given)
 
@@ -337,7 +337,7 @@ def _where(filters: Any) -> dict[str, Any]:
 
 
 def _nested(field: str) -> Callable[[Any], dict[str, Any]]:
-    """What a field has to meet, as a filter on payloads; what is no field of a document is one of its metadata."""
+    """A condition on a field as a filter on payloads; names that are not fields of a document are its metadata."""
     path = field.split(".") if "." in field or field in FIELDS else ["meta", field]
 
     def nested(condition: Any) -> dict[str, Any]:
@@ -368,7 +368,7 @@ def _comparison(field: Callable[[Any], dict[str, Any]], operator: str, value: An
 
 
 def _payload(document: Document) -> dict[str, Any]:
-    """All of a document but its embedding, of which is said whether it had one."""
+    """All fields of a document except its embedding, with a mark whether it had one."""
     kept = {name: one for name, one in document.to_dict(flatten=False).items() if one is not None}
     return kept | {"embedding": True} if "embedding" in kept else kept
 
@@ -376,6 +376,6 @@ def _payload(document: Document) -> dict[str, Any]:
 def _document(
     one: Item | Contributor, whole: Item | None, others: Mapping[str, Any] = MappingProxyType({})
 ) -> Document:
-    """An item as the document that it was, with the embedding that it came with if all of the item is there."""
+    """An item as a document; with the embedding it was added with, if the item was read with its vector."""
     vector = whole.vector.tolist() if whole is not None and "embedding" in whole.payload else None
     return Document.from_dict({**one.payload, "embedding": vector, **others})

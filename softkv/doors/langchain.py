@@ -1,9 +1,9 @@
-"""A store as LangChain knows such: a vector store, a retriever, and a selector of examples.
+"""Stores in LangChain: a vector store, a retriever, and a selector of examples.
 
-A document is an item: its id the key, its text the value and what is embedded, its metadata the payload. A store whose
-values are texts that were put in otherwise, such as answers to questions, is read and asked as well.
+A document is an item: its id is the key, its text the value, which is embedded, its metadata the payload. A store whose
+values are texts that were added otherwise, such as answers to questions, can be used as well.
 
-Does not load a model: a store embeds as it always does, or by what LangChain brings.
+Does not load models: texts are embedded by the store's embedder, or by embeddings of LangChain.
 """
 
 import uuid
@@ -38,7 +38,7 @@ K = 4  # documents where nothing else is said, as in LangChain
 
 
 class LangChainEmbedder:
-    """What LangChain calls embeddings as an embedder of softkv, for `softkv.open(path, embedder=...)`."""
+    """An embedder of softkv made from LangChain's `Embeddings`, for `softkv.open(path, embedder=...)`."""
 
     normalised, query_prompt, document_prompt = False, None, None
 
@@ -48,18 +48,18 @@ class LangChainEmbedder:
 
     @cached_property
     def width(self) -> int:
-        """How many numbers a vector has, as a first text tells."""
+        """The width of vectors, found by embedding a text."""
         return len(self.embedding.embed_query("How many numbers?"))
 
     def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
-        """The vectors of texts that are stored."""
+        """The vectors of texts as keys."""
         found = np.asarray(self.embedding.embed_documents(list(texts)), np.float32)
         if progress is not None:
             progress(len(texts), len(texts))
         return found
 
     def queries(self, texts: Sequence[str]) -> Matrix:
-        """The vectors of texts that ask."""
+        """The vectors of texts as queries."""
         return np.asarray([self.embedding.embed_query(text) for text in texts], np.float32)
 
 
@@ -92,7 +92,7 @@ class SoftKVVectorStore(Holding, VectorStore):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """What was given to embed with."""
+        """The embeddings that were given."""
         return self._embeddings
 
     # Documents
@@ -128,7 +128,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """The documents of these ids that are there, in their order."""
+        """The documents with these ids, as far as they exist, in the order of the ids."""
         found = []
         for name in ids:
             try:
@@ -188,7 +188,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         filter: Filter | None = None,
         **kwargs: Any,
     ) -> list[Document]:
-        """The k documents among the `fetch_k` most similar ones that are like the query, and unlike each other.
+        """The k documents, of the `fetch_k` most similar ones, that are similar to the query and unlike each other.
 
         Both as the store compares, without what it has learned; in a store by cosine just as LangChain has it.
         """
@@ -266,7 +266,7 @@ class SoftKVExampleSelector(SemanticSimilarityExampleSelector):
     temperature: float | None = None
 
     def select_examples(self, input_variables: dict[str, str]) -> list[dict[str, Any]]:
-        """The examples that weigh most for what is put in, at most `k`."""
+        """The examples of the largest weight for the input, at most `k`."""
         if not isinstance(self.vectorstore, SoftKVVectorStore):
             raise KindError(f"expected a SoftKVVectorStore, got {type(self.vectorstore).__name__}. Make one of a path.")
         text = self._example_to_text(input_variables, self.input_keys)
@@ -279,7 +279,7 @@ class SoftKVExampleSelector(SemanticSimilarityExampleSelector):
 
 
 def _document(one: Item | Contributor) -> Document:
-    """An item as a document; a payload that is no object becomes the field "payload"."""
+    """An item as a document; a payload that is not an object becomes the field "payload"."""
     payload = {} if one.payload is None else one.payload
     return Document(
         id=one.name if isinstance(one, Item) else one.key,
@@ -291,7 +291,7 @@ def _document(one: Item | Contributor) -> Document:
 def _diverse(
     found: Sequence[Contributor], vectors: Matrix, compatibility: str, k: int, lambda_mult: float
 ) -> list[int]:
-    """The places of k, each the best of what is left: like the query, and not like those before it."""
+    """The places of k, chosen one by one: each like the query, and unlike those already chosen."""
     if not found:
         return []
     answers: Any = soft_lookup(vectors, vectors, vectors, compatibility=compatibility, show=len(vectors))
@@ -306,6 +306,6 @@ def _diverse(
 
 
 def _refuse(options: Mapping[str, Any]) -> None:
-    """Refuse options that would otherwise be passed over in silence."""
+    """Raise for options that would otherwise be ignored."""
     if options:
         raise InputError(f"expected no option {next(iter(options))!r}, which a store of softkv does not know. Drop it.")

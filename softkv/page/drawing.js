@@ -1,4 +1,4 @@
-/* Pictures: the map of the keys, the gauge of evidence, the matrix of self-attention. They change nothing. */
+/* Draws the map of the keys, the gauge of evidence and the matrix of self-attention. Does not change the state. */
 
 const HUES = ['--c0', '--c1', '--c2', '--c3', '--c4', '--c5', '--c6'];
 let palette = {};
@@ -8,7 +8,7 @@ function readPalette() {
   palette = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(name).trim()]));
 }
 
-/* A canvas as large as its place, in the pixels of the screen. */
+/* A canvas of the size of its element, in device pixels. */
 function sheet(canvas, height, width = canvas.parentElement.clientWidth) {
   const ratio = window.devicePixelRatio || 1;
   const wide = Math.round(width * ratio);
@@ -44,7 +44,7 @@ function coloursOf(scene) {
   return { of: Array.from(scene.values, (code) => palette[hues.get(code) || '--rest']), hues, others: codes.length - hues.size };
 }
 
-/* Where everything lies on the map: the plane in one scale for both directions, so that nothing is stretched. */
+/* The places of all items on the map, with one scale for both directions, so that nothing is stretched. */
 function frameOf(scene, asked, width, height) {
   if (!scene.bounds) {
     const bounds = [Infinity, Infinity, -Infinity, -Infinity];
@@ -65,7 +65,7 @@ const stretch = (bounds, x, y) => {
   [bounds[2], bounds[3]] = [Math.max(bounds[2], x), Math.max(bounds[3], y)];
 };
 
-let chart = null; // the map as it was drawn last, for whoever points at it
+let chart = null; // the map as it was drawn last, to find the item under the pointer
 function drawMap(looked, near) {
   const { scene, asked, weights, order, seen } = now;
   const canvas = byId('chart');
@@ -93,7 +93,7 @@ function drawMap(looked, near) {
     pen.globalAlpha = weights[row] > 1e-4 ? 0.88 : 0.5;
     pen.fillStyle = scene.colours.of ? scene.colours.of[row] : palette['--c0'];
     const [x, y, r] = [...at(row), radius(row)];
-    if (r === 1.6) pen.fillRect(x - 1.4, y - 1.4, 2.8, 2.8); // one of many: a circle for each takes longer than a frame
+    if (r === 1.6) pen.fillRect(x - 1.4, y - 1.4, 2.8, 2.8); // of many items: circles would take longer than a frame
     else disc(x, y, r);
   }
   pen.globalAlpha = 1;
@@ -127,7 +127,7 @@ function drawQuery(pen, [x, y], boxes, width) {
   pen.font = '600 12px system-ui, sans-serif';
   labelled(pen, 'query', x, y, 11, boxes, width, 1e9, palette['--mark']);
 }
-/* A name beside a point, where it covers no other. */
+/* Write a name beside a point, where it covers no other name. */
 function labelled(pen, text, x, y, beside, boxes, width, height, colour = palette['--ink']) {
   const wide = pen.measureText(text).width;
   const sides = [[x + beside, y + 4], [x - beside - wide, y + 4]]; // right, left, and then above and below
@@ -152,7 +152,7 @@ function pointed(x, y, within = 18) {
   }
   return best;
 }
-/* The next item from one in a direction: near, and not far off the line. */
+/* The next item in a direction from one: near, and close to the line. */
 function towards(from, dx, dy) {
   const [x, y] = from === null ? [chart.width / 2, chart.height / 2] : [chart.points[2 * from], chart.points[2 * from + 1]];
   let [best, far] = [from, Infinity];
@@ -173,7 +173,7 @@ function svg(tag, attributes, ...children) {
   made.append(...children);
   return made;
 }
-/* The evidence of items that were not there as ticks, that of the query among them, and from where on one is known. */
+/* The gauge of evidence: ticks of left-out items, the query among them, and the threshold of known queries. */
 function gauge(sorted, x, words, limit = x) {
   const span = Math.max(sorted[sorted.length - 1] - sorted[0], 1e-9);
   const ends = [sorted[0], sorted[sorted.length - 1], x, limit];
@@ -192,7 +192,7 @@ function gauge(sorted, x, words, limit = x) {
   return picture;
 }
 
-/* Self-attention: a line for each item that asks, a column for each that is asked; dark is much. */
+/* Self-attention: a row for each item as query, a column for each as key; dark is a large weight. */
 function drawMatrix(matrix, cursor) {
   const canvas = byId('matrix');
   const count = matrix.length;

@@ -2,13 +2,13 @@
    The token comes behind the # of the address, is kept for this tab alone, and leaves the address at once. */
 
 const TOKEN = 'softkv.token';
-const TOKENS = /^[A-Za-z0-9._~+/=-]{20,200}$/; // as the server takes them
+const TOKENS = /^[A-Za-z0-9._~+/=-]{20,200}$/; // the form that the server accepts
 const LINK = /^(scene|step|query|T|k|where|look|head|text|store)=/;
 const HEALTH = '/health';
-const AGAIN = 2000; // milliseconds between looks at the server
-let served = []; // the stores, as the server tells of them
-let commit = 0; // of the items that are shown
-let own = { busy: {} }; // the answer of the store to what was asked, and then those of the other ways
+const AGAIN = 2000; // milliseconds between polls of the server
+let served = []; // the stores, as the server lists them
+let commit = 0; // the commit of the items that are shown
+let own = { busy: {} }; // the answer of the store to the query, and then those of the other ways of lookup
 
 function takeToken() {
   const link = location.hash.slice(1);
@@ -18,7 +18,7 @@ function takeToken() {
 }
 const away = () => Object.assign(new Error('The server does not answer. It is asked again every two seconds.'), { gone: true });
 async function ask(method, path, body) {
-  // Whoever has the port of a server that is gone is not sent the token, before a server answers there again.
+  // Another program may have taken the port of a server that is gone: the token is sent only once a server answers.
   if (gone && path !== HEALTH) await ask('GET', HEALTH).catch(() => Promise.reject(away()));
   const token = path === HEALTH ? null : sessionStorage.getItem(TOKEN) || '';
   const headers = { ...(token !== null && { Authorization: `Bearer ${token}` }), ...(body && { 'Content-Type': 'application/json' }) };
@@ -43,8 +43,8 @@ const store = (link = location.hash) => {
   const named = new URLSearchParams(link.slice(1)).get('store');
   return served.some((one) => one.name === named) ? named : served[0].name;
 };
-let gone = false; // whether the server did not answer last
-/* Whether something went well. What went wrong is told, until something else goes well that a person did. */
+let gone = false; // whether the last request got no answer
+/* Whether an action succeeded. An error is shown until the next action of the user succeeds. */
 async function tried(work, asked = true) {
   let problem = null;
   await Promise.resolve().then(work).catch((error) => (problem = error));
@@ -62,7 +62,7 @@ async function enter() {
   byId('door').hidden = Boolean(sessionStorage.getItem(TOKEN));
   if (!sessionStorage.getItem(TOKEN)) return byId('token').focus();
   await tried(async () => {
-    const link = location.hash; // as it is now: while the server is asked, the state before may be kept in the address
+    const link = location.hash; // read now: during the request the previous state may be written to the address
     served = (await ask('GET', '/v1/stores')).told;
     await load(store(link));
     state = stateOf(link);
@@ -72,8 +72,8 @@ async function enter() {
   });
   return watch();
 }
-/* Take up a store: some of its items for the page, and what it is. Until they have come, the page is of the store before. */
-let loads = 0; // stores that were asked for: the last one counts
+/* Load a store: some of its items, and its description. Until they arrive, the page shows the previous store. */
+let loads = 0; // number of stores requested; only the response to the last request is used
 async function load(name, heads = headsOf(name)) {
   const turn = (loads += 1);
   const asked = inStore('POST', 'scene', { heads }, { name });
@@ -95,18 +95,18 @@ async function load(name, heads = headsOf(name)) {
   if (!scene) return put('about', 'This store is empty, so there is nothing to look up yet. Its first item says what values are.');
   scenes.push(Object.assign(scene, { name, url: `${location.origin}/${name}`, queries: kept }));
   [now, commit, own] = [null, found.commit, { busy: {} }];
-  const worded = ['label', 'text'].includes(scene.kind); // which heads cannot project
+  const worded = ['label', 'text'].includes(scene.kind); // heads cannot project these
   [byId('typed').hidden, byId('bring').hidden, byId('headless').hidden] = [false, worded, !scene.heads];
   return put('foot', `Answers are those of ${location.host}. This page keeps the token for this tab, and nothing else.`);
 }
-/* The projections that a store is looked at with, and others, or none, for the one that is shown. */
+/* The heads with which stores are shown, and a change of them for the present store. */
 const headsOf = (name) => (scenes[0] && scenes[0].name === name ? scenes[0].heads : null);
 async function bring(heads) {
   const { text } = now.asked;
   await load(scenes[0].name, heads);
   return text === null ? go({}) : type(text);
 }
-/* Ask in words of one's own: the server makes a vector of them, and the page goes on from there. */
+/* Ask with a text: the server embeds it, and the page continues with the vector. */
 async function type(text) {
   const there = scenes[0].queries.findIndex((one) => one.text === text);
   if (there >= 0) return go({ query: `q${there}`, look: null });
@@ -121,14 +121,13 @@ function askingNow(scene = scenes[state.scene]) {
   const wanted = { query, show: BARS, ...optionsOf(scene, temperature, state.where) };
   return JSON.stringify([asked.key, wanted, state.k, temperature === 0]);
 }
-/* What the store itself answers to the state as it is: one question at a time, and the last one counts. The other ways
-   to look up take many times as long, so they are asked for when the slider rests. */
+/* Ask the store itself; only the last request counts. The other ways of lookup take far longer, so they wait until the slider rests. */
 function showOwn() {
   const asking = askingNow();
   const there = own.asked === asking;
   byId('answer').setAttribute('aria-busy', String(!(there && own.ways)));
   now.own = there ? own.answer : null;
-  put('error', '…'); // what stands there is of what was asked before
+  put('error', '…'); // the error on display belongs to the previous question
   if (now.own) tellOwn(now.own, own.ways);
   else put('whole', 'Asking the store…');
   const of = own;
@@ -142,7 +141,7 @@ async function askOwn(asking = askingNow(), method = 'lookup') {
   there.busy[method] = true;
   await tried(async () => {
     const [key, wanted, k, hard] = JSON.parse(asking);
-    // What was learned is worked into the vectors of the page, so the key's own is asked for.
+    // The page has projected vectors where a metric was learned, so the original vector of the key is requested.
     if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true })).told.items[0].vector;
     const { heads } = scenes[0];
     Object.assign(wanted, method === 'compare' ? { k } : { heads, ...(hard && { k: 1, show: 1 }) });
@@ -153,7 +152,7 @@ async function askOwn(asking = askingNow(), method = 'lookup') {
   there.busy[method] = false;
   if (there === own && byId('problem').hidden) go({});
 }
-/* A value of an answer in JSON, and what else of it there is to say. */
+/* The value of an answer in JSON, and its spread. */
 function valueTold(answer) {
   if (answer.distribution) return sharesOf({ shares: Object.entries(answer.distribution).sort((a, b) => b[1] - a[1]) });
   const spread = answer.spread === undefined || answer.scored < 2 ? '' : `± ${figure(answer.spread)}`;
@@ -173,7 +172,7 @@ function tellOwn(answer, ways) {
   put('error', `${figure(answer.error)} (${answer.error_kind})`, answer.error);
   const read = answer.rows_read === undefined ? '' : `, ${counted(answer.rows_read)} rows read`;
   const why = answer.reason ? `: ${harmless(answer.reason)}` : '';
-  const these = scene.heads ? 'The map, the four ways' : 'The map'; // what is compared in one request takes no heads
+  const these = scene.heads ? 'The map, the four ways' : 'The map'; // the request `compare` takes no heads
   const part = scene.total > scene.count ? ` ${these} and the steps are of the ${counted(scene.count)} items that this page has.` : '';
   const those = state.where ? 'all items that the filter leaves' : `all ${counted(scene.total)} items`;
   put('whole', `The store’s own answer, over ${those}; route ${answer.route}${read}${why}.${part}`);
@@ -187,7 +186,7 @@ function tellOwn(answer, ways) {
   });
 }
 
-/* Look at the server now and then: whether it is there, and whether others have changed the store. */
+/* Poll the server: whether it answers, and whether the store has changed. */
 let watching = false;
 async function watch() {
   if (watching) return;
@@ -206,7 +205,7 @@ async function reload() {
   await load(byId('store').value || store());
   go({});
 }
-/* The item in the form: where it was chosen, and what was shown of it, as JSON. */
+/* The item in the form: where it was chosen, and its content as it was shown, as JSON. */
 let held = { look: null, key: '', was: undefined, text: '', payload: '' };
 const spelled = (item) => (item ? JSON.stringify([item.value, item.payload]) : undefined);
 function hold(look, key, value, payload = null) {
@@ -215,7 +214,7 @@ function hold(look, key, value, payload = null) {
   held = { look, key, was, text, payload: payload === null ? '' : JSON.stringify(payload) };
   [byId('edit-key').value, byId('edit-value').value, byId('edit-payload').value] = [key, text, held.payload];
 }
-/* Hold an item that is in the list of the store, but not on the map. */
+/* Choose an item that is in the list of the store, but not on the map. */
 function holdOnly({ key, value, payload }) {
   hold(null, key, value, payload);
   go({ look: null });
@@ -233,7 +232,7 @@ function listOwn(scene, start) {
   listing = true;
   return { items: [], next: null, none: '…' };
 }
-/* Show the chosen item in the form, but for one in which somebody types. */
+/* Show the chosen item in the form, unless the user is typing in it. */
 function fill(scene, looked) {
   if (looked === null) return void (held.look = null);
   const number = scene.numbers[looked];
@@ -298,7 +297,7 @@ function listenLive(on) {
   form('typed', () => byId('text').value.trim() && type(byId('text').value.trim()));
   form('editing', () => change(save));
   on('delete', 'click', () => tried(() => change(discard)));
-  on('projections', 'click', () => (byId('projections').value = '')); // or the same file again would be no change
+  on('projections', 'click', () => (byId('projections').value = '')); // otherwise choosing the same file again would not be a change
   on('projections', 'change', () => tried(async () => bring(parsed(await byId('projections').files[0].text()))));
   on('headless', 'click', () => tried(() => bring(null)));
   on('store', 'change', () => tried(async () => {

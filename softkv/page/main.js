@@ -1,4 +1,4 @@
-/* What people do, and what becomes of it. */
+/* The handlers of user input. */
 
 function listen() {
   const on = (id, event, does) => byId(id).addEventListener(event, does);
@@ -39,7 +39,7 @@ function listen() {
     go({});
   });
 }
-/* What was typed as a filter takes it: true, false and null, a number, or a text. */
+/* Typed text as the operand of a filter: true, false, null, a number, or a text. */
 function operandOf(text) {
   if (['true', 'false', 'null'].includes(text)) return JSON.parse(text);
   const field = byId('field').value;

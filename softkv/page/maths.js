@@ -16,7 +16,7 @@ const square = (a, b) => (a - b) ** 2;
 const apart = (a, b) => Math.abs(a - b);
 const lengthOf = (vector, at, width) => Math.sqrt(summed(vector.subarray(at, at + width), vector, at, product));
 
-/* Each way to compare: the terms that are summed, and what becomes of their sum. */
+/* The compatibilities: the terms that are summed, and the function of the sum. */
 const WAYS = {
   dot: { term: product, ends: (sum) => sum },
   scaled_dot: { term: product, ends: (sum, width) => sum / Math.sqrt(width) },
@@ -36,7 +36,7 @@ function scoresOf(way, query, keys, lengths) {
   return found.map((_, row) => ends(summed(query, keys, row * width, term), width, own * lengths[row]));
 }
 
-/* Weights of scores at a temperature: 0 is the best alone, Infinity all alike. Rows that are not seen weigh 0. */
+/* The weights of scores at a temperature: at 0 only the best row, at Infinity all equal. Unseen rows have weight 0. */
 function weigh(scores, temperature, seen) {
   const weights = new Float64Array(scores.length);
   let [peak, best, count] = [-Infinity, -1, 0];
@@ -63,12 +63,12 @@ function weigh(scores, temperature, seen) {
   return { weights, count, mass, logMass, effective: Math.exp(Math.log(mass) - excess / mass), best };
 }
 
-/* The rows from the heaviest on, the first of equals first. */
+/* The rows by weight, the heaviest first; equal ones in their order. */
 const rowsOf = (all, seen) => Array.from(all, (_, row) => row).filter((row) => !seen || seen[row]);
 const inOrder = (weights, scores, seen) =>
   rowsOf(weights, seen).sort((a, b) => weights[b] - weights[a] || scores[b] - scores[a] || a - b);
 
-/* The weights of the k best rows alone, of 1 in all, and the share of all weight that they hold. */
+/* The weights of the k best rows, scaled to a sum of 1, and their share of all weight. */
 function bestOf(order, weights, k) {
   const found = new Float64Array(weights.length);
   const rows = order.slice(0, k);
@@ -77,7 +77,7 @@ function bestOf(order, weights, k) {
   return { weights: found, held: Math.min(1, held) };
 }
 
-/* What the values of a scene come to under weights: a number with its spread, a vector, shares of labels, or texts. */
+/* The weighted mean of a scene's values: a number with its spread, a vector, shares of labels, or texts. */
 const under = (weights, of) => weights.reduce((sum, weight, row) => (weight > 0 ? sum + weight * of(row) : sum), 0);
 function blend(scene, weights) {
   if (scene.kind === 'number') {
@@ -103,7 +103,7 @@ const meanOf = (values, weights, width) => {
   return mean;
 };
 
-/* Heads: a query is rewritten once for each, so that all ask the same keys; what they find is projected and joined. */
+/* Heads: the query is projected for each head, all use the same keys, and their results are projected and joined. */
 const times = (matrix, vector, offset) =>
   Float64Array.from(matrix, (line, i) => summed(line, vector, 0, product) + (offset ? offset[i] : 0));
 
@@ -127,16 +127,16 @@ function joinedHeads(heads, means) {
   return heads.w_o ? times(heads.w_o, joined, heads.b_o) : joined.map((x, i) => x + (heads.b_o ? heads.b_o[i] : 0));
 }
 
-/* The evidence that the guard of a store goes by (softkv/guard/guard.py). */
+/* The evidence, as the guard of a store defines it (softkv/guard/guard.py). */
 function evidenceOf(scene, { weights, logMass, count }) {
   const share = scene.guard.coded ? Math.min(1 - 1e-7, Math.max(1e-7, blend(scene, weights).shares[0][1])) : 0.5;
   return logMass - Math.log(count) + 4 * Math.log(share / (1 - share));
 }
 
-/* Where a number lies among sorted ones: the share of them that are below it. */
+/* The share of sorted numbers that are below a number. */
 const shareBelow = (sorted, x) => sorted.filter((one) => one < x).length / sorted.length;
 
-/* Whether an item meets a filter of conditions on fields; what is missing meets none. */
+/* Whether an item meets a filter of conditions on fields; a missing field meets none. */
 const OPERATORS = ['$eq', '$ne', '$gt', '$gte', '$lt', '$lte'];
 const hasField = (payload, field) =>
   payload !== null && typeof payload === 'object' && !Array.isArray(payload) && Object.hasOwn(payload, field);

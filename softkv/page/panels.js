@@ -1,4 +1,4 @@
-/* The panels of one question: what is asked, the answer, weights, arithmetic. They are filled anew for a state. */
+/* The panels of one query: the query, the answer, weights, arithmetic. They are filled for each state. */
 
 function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -10,14 +10,14 @@ function make(tag, attributes = {}, ...children) {
   made.append(...children);
   return made;
 }
-/* A text, and the number behind it in full, in a place. */
+/* Put a text into an element, with the number in full for those who point at it. */
 function put(place, text, exact) {
   const there = typeof place === 'string' ? byId(place) : place;
   if (there.textContent !== text) there.textContent = text;
   if (exact === undefined || exact === null) delete there.dataset.exact;
   else there.dataset.exact = exact;
 }
-/* So many children of a place: those that are there stay, so that whoever has the focus keeps it. */
+/* Give an element so many children; existing ones are kept, so that focus is not lost. */
 function children(place, count, build) {
   while (place.children.length > count) place.lastChild.remove();
   while (place.children.length < count) place.append(build(place.children.length));
@@ -101,14 +101,14 @@ function showWays(exact, weights, order) {
   byId('k').max = scene.count;
   if (document.activeElement !== byId('k')) byId('k').value = state.k;
 }
-/* The lines of a table of three columns: what each cell says, and the number behind it. */
+/* Fill a table of three columns: the text of each cell, and its number in full. */
 const fillTable = (id, lines) => children(byId(id).tBodies[0], lines.length, threeCells).forEach((line, i) =>
   lines[i].forEach(([text, exact], column) => put(line.cells[column], text, exact)));
 const threeCells = () => make('tr', {}, make('th', { scope: 'row' }), make('td'), make('td', { className: 'number' }));
 const withSpread = (found) => `${answerOf(now.scene, found)}${found.spread === undefined ? '' : ` ± ${figure(found.spread)}`}`;
 
 const BARS = 12;
-/* The heaviest items: those of the whole store where it has told them, else those of the page. */
+/* The heaviest items: those of the whole store if it has answered, otherwise those of the page. */
 function heaviest(answer) {
   const { scene, weights, order, temperature } = now;
   if (answer && scene.total > scene.count) {
@@ -124,7 +124,7 @@ function heaviest(answer) {
 }
 function showWeights(looked) {
   const { scene } = now;
-  const own = now.head < 0 ? now.own : null; // the store tells which are heaviest in all heads together
+  const own = now.head < 0 ? now.own : null; // the store gives the heaviest over all heads, not for one
   const all = heaviest(own);
   const narrow = matchMedia('(max-width: 34rem)').matches;
   byId('bars').classList.toggle('long', narrow || all.some((one) => one.name.length > 28 || one.value.length > 16));
@@ -149,7 +149,7 @@ function showWeights(looked) {
   put('rest', any ? `and ${more}, with ${percent(Math.max(0, left))} of the weight together${read}` : '');
 }
 
-/* How one weight comes about, with its numbers. */
+/* The arithmetic of one weight, with its numbers. */
 function stepsOf(row) {
   const { scene, asked, temperature, heard, head, weights } = now;
   const which = Math.max(0, head);

@@ -1,9 +1,9 @@
-"""What a page shows of a store: some of its items, whole, with queries and what left-out items say about evidence.
+"""The data of a page: some items of a store, complete, with queries and the log masses of left-out items.
 
-Vectors are those that the page compares. What a store has learned is worked into them: by L(k − c) the learned logit is
-a gaussian's. Of a store that is larger than asked for, items are drawn with a seed.
+Vectors are those that the page compares. Where a metric was learned, they are L(k − c), whose learned logit is that of
+a gaussian. If the store has more items than asked for, a sample is drawn with a seed.
 
-Does not look anything up, but for the log mass of left-out items; does not write anything (writer.py).
+Runs no lookups except for the log masses of left-out items; does not write files (writer.py).
 
 Shapes: n items, d width of the vectors that are compared, b queries.
 """
@@ -43,7 +43,7 @@ Vectors = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PageQueries:
-    """Queries that a page carries, and what the whole store answers to them."""
+    """The queries of a page, and the answers of the whole store to them."""
 
     names: Sequence[str]
     texts: bool  # whether the names are what was asked
@@ -54,7 +54,7 @@ class PageQueries:
 def scene_of(
     view: View, name: str, asked: PageQueries, *, items: int = ITEMS, heads: Heads | None = None
 ) -> dict[str, Any]:
-    """What a page shows of a store, as plain Python that is ready for JSON."""
+    """The data of a page, as plain Python for JSON."""
     rows, drawn = _drawn(view, items)
     _require_room(len(rows), view.layout.key_width)
     compared, temperature, vectors, queries = _compared(view, rows, asked, heads)
@@ -105,7 +105,7 @@ def _drawn(view: View, items: int) -> tuple[npt.NDArray[np.int64], int | None]:
 
 
 def _require_room(count: int, width: int) -> None:
-    """Refuse what is too much for a page, before any of it is read."""
+    """Raise if this is too much for a page, before any of it is read."""
     most = min(LARGEST // width, MOST)
     if count > most:
         wide = f"{count:,} vectors of width {width:,}"
@@ -116,7 +116,7 @@ def _require_room(count: int, width: int) -> None:
 def _compared(
     view: View, rows: npt.NDArray[np.int64], asked: PageQueries, heads: Heads | None
 ) -> tuple[str, float, Vectors, Vectors]:
-    """How the page compares, at which temperature, the vectors of keys (n, d), and those of queries (b, d)."""
+    """The compatibility and temperature of the page, the vectors of keys (n, d), and those of queries (b, d)."""
     keys: Vectors = view.snapshot.vectors(rows)
     if heads is not None:
         if view.layout.kind.worded:
@@ -138,7 +138,7 @@ def _compared(
 
 
 def _directions(compared: str, vectors: Vectors) -> Vectors:
-    """Vectors as they are drawn: by cosine their lengths do not count."""
+    """Vectors as they are drawn: scaled to length 1 where lengths do not count (cosine)."""
     if compared != "cosine":
         return vectors
     exact = vectors.astype(np.float64)
@@ -147,7 +147,7 @@ def _directions(compared: str, vectors: Vectors) -> Vectors:
 
 
 def _left_out(vectors: Vectors, compared: str, temperature: float) -> list[float] | None:
-    """The log masses of some items, each left out and asked of the others, from low to high; None for one item."""
+    """The log masses of some items, each left out and looked up in the others, ascending; None for a single item."""
     count = len(vectors)
     if count < 2:
         return None
@@ -160,7 +160,7 @@ def _left_out(vectors: Vectors, compared: str, temperature: float) -> list[float
 
 
 def _guard(view: View, compared: str, temperature: float) -> dict[str, Any] | None:
-    """What the guard of a store goes by and what it promises, or why it is about other answers; None without one."""
+    """The figures and promises of the store's guard, or why it does not apply; None without a guard."""
     guard, stale = view.guard
     if guard is None:
         return None
@@ -187,7 +187,7 @@ def _values(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
 
 
 def _told(view: View, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-    """What else a page says of items: keys, numbers, texts where they are not the keys, and payloads."""
+    """The data of items except vectors and values: keys, numbers, texts where they are not the keys, and payloads."""
     told: dict[str, list[Any]] = {"keys": [], "numbers": [], "texts": [], "payloads": []}
     for one in _items(view, rows):
         told["keys"].append(None if one.key is None else _cut(one.key))
@@ -209,7 +209,7 @@ def _brief(payload: Any) -> Any:
 
 
 def _cut(text: str) -> str:
-    """A text, of which a page carries no more than some thousand characters."""
+    """A text, cut after some thousand characters."""
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST:,} more characters)"
 
 

@@ -1,14 +1,14 @@
-/* What is asked now, and what comes of it. A state is a link: all of it stands behind the # of the address. */
+/* The state, and what is computed from it. A state is a link: all of it is in the address, after the #. */
 
 const byId = (id) => document.getElementById(id);
 const given = JSON.parse(byId('data').textContent);
 const live = given === null;
 const scenes = [];
 const USUAL = { scene: 0, query: null, T: null, k: 3, look: null, where: null, head: -1, step: null };
-const LONGEST_WHERE = 2000; // characters: what is nested deeper than a stack goes cannot be written again
+const LONGEST_WHERE = 2000; // characters; JSON that is nested too deeply could not be written again
 let state = { ...USUAL };
-let now = null; // all that is worked out of the state
-const shown = { page: 0, find: '', attention: false, causal: false, cursor: null }; // what is looked at, and in no link
+let now = null; // all that is computed from the state
+const shown = { page: 0, find: '', attention: false, causal: false, cursor: null }; // settings of the view, which are not in the link
 
 function sceneOf(told) {
   const scene = { ...told, vectors: numbersOf(told.vectors, told.wide), places: numbersOf(told.places, false) };
@@ -23,7 +23,7 @@ function hydrated(scene, query) {
   const vector = Float64Array.from(query.vector);
   return { ...query, vector, given: query.given || query.vector, place: placeOf(scene, vector), row: null, key: null };
 }
-/* Where a query lies on the map, moved straight down to it; nowhere where it has another width. */
+/* The projection of a query onto the map; null if it has another width than the keys. */
 function placeOf(scene, vector) {
   if (vector.length !== scene.width) return null;
   const { unit, middle, axes } = scene.plane;
@@ -31,7 +31,7 @@ function placeOf(scene, vector) {
   return axes.map((axis) => axis.reduce((sum, one, i) => sum + one * (vector[i] / length / unit - middle[i]), 0));
 }
 
-/* What a state's query is: one that the page carries, or an item whose key asks. */
+/* The query of a state: one of the page's queries, or an item whose key is the query. */
 function askedOf(scene, name) {
   const row = name && name[0] === 'i' && mayAsk(scene) ? scene.rows.get(Number(name.slice(1))) : undefined;
   if (row !== undefined) return asItem(scene, row);
@@ -47,7 +47,7 @@ const mayAsk = (scene) => !scene.heads || scene.heads.w_q[0][0].length === scene
 const askedNow = (scene) => (now && now.scene === scene && now.query === state.query ? now.asked : askedOf(scene, state.query));
 const warmthOf = (scene) => (state.T === null ? scene.temperature : state.T);
 
-/* All that follows from the state. Scores depend on the query alone, so moving the temperature does not ask for them. */
+/* Everything that is computed from the state. Scores depend on the query only, and are kept when the temperature changes. */
 function work() {
   const scene = scenes[state.scene];
   const [asked, temperature] = [askedNow(scene), warmthOf(scene)];
@@ -83,7 +83,7 @@ function answerFor(scene, heard, weights) {
   return { value: joinedHeads(scene.heads, heard.map((one) => meanOf(cells, one.weights, scene.value_width || 1))) };
 }
 
-/* The state as a link, and a link as a state. What a link says that is not there is left out. */
+/* The state as a link, and a link as a state. Parts of a link that the page does not have are ignored. */
 function linkOf(one) {
   const link = new URLSearchParams();
   const warm = one.T === 0 ? 'hard' : one.T === Infinity ? 'mean' : one.T;
@@ -117,7 +117,7 @@ function stateOf(hash) {
   return one;
 }
 
-/* Go on to another state: at most one picture for each frame, and one entry of the history for each rest. */
+/* Change the state: drawn at most once a frame, with one entry in the history after each pause. */
 const look = (change) => go(void Object.assign(shown, change));
 let [waiting, resting] = [false, 0];
 function go(change) {

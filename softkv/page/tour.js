@@ -1,4 +1,4 @@
-/* The tour: small steps, each a state to look at and a few sentences. */
+/* The tour: steps, each with a state of the page and a few sentences. */
 
 function enterStep(step) {
   const one = given.steps[step];
@@ -7,7 +7,7 @@ function enterStep(step) {
   const T = told.T === 'hard' ? 0 : told.T === 'mean' ? Infinity : told.T || null;
   return { ...USUAL, ...told, T, scene, step };
 }
-/* The state that a link leads to: a step as it begins, or as it was left. */
+/* The state of a link: the initial state of a step, or the one the user left it in. */
 function stateAt(link) {
   const one = stateOf(link);
   const steps = !live && given.steps ? given.steps.length : 0;

@@ -1,4 +1,4 @@
-/* The wide views: the map with what is near, evidence, self-attention, items, lines; and all of it at once. */
+/* The wide panels: map with nearest items, evidence, self-attention, items, code; and the redrawing of all panels. */
 
 const NEAR = 8;
 /* The items whose keys are nearest to that of one, as the store compares, in all dimensions. */
@@ -47,10 +47,10 @@ function showLegend(scene) {
 }
 
 let evidence = { of: null };
-/* It is of the query alone, at the temperature for which it was measured, so the slider does not ask for it again. */
+/* Evidence depends on the query only, at the temperature where it was measured, so the slider does not change it. */
 function showEvidence() {
   const { scene, scores, asked, own: answer } = now;
-  const known = answer && answer.known !== undefined ? answer.known : asked.known; // told of answers by all items alone
+  const known = answer && answer.known !== undefined ? answer.known : asked.known; // given only for answers of all items
   if (evidence.of === scores && (known === undefined || evidence.known === known)) return;
   evidence = { of: scores, known };
   const { threshold, told } = scene.guard || {};
@@ -131,7 +131,7 @@ function showItems() {
   const wanted = shown.find.toLowerCase();
   const called = (row) => [scene.keys[row] || `#${scene.numbers[row]}`, scene.texts[row]].join(' ');
   const rows = rowsOf(scene.numbers, seen).filter((row) => !wanted || called(row).toLowerCase().includes(wanted));
-  const whole = live && scene.total > scene.count; // then the server has the list
+  const whole = live && scene.total > scene.count; // then the list comes from the server
   const count = !whole ? rows.length : state.where || wanted ? Infinity : scene.total;
   shown.page = Math.max(0, Math.min(shown.page, Math.ceil(count / LISTED) - 1));
   const start = whole && wanted ? starts[shown.page] : shown.page * LISTED;
@@ -188,7 +188,7 @@ function copied(code, button) {
   button.textContent = document.execCommand('copy') ? 'Copied' : 'Selected';
 }
 
-/* Everything, for the state as it is now. */
+/* Draw everything for the present state. */
 function show() {
   if (!scenes.length) return;
   const began = performance.now();

@@ -1,4 +1,4 @@
-/* Numbers and texts as people read them, and the lines that ask the same elsewhere. */
+/* Numbers and texts for display, and the code that runs the same lookup elsewhere. */
 
 /* A number to four figures. */
 function figure(x) {
@@ -15,7 +15,7 @@ function figure(x) {
 const percent = (share) => `${(100 * share).toFixed(1)}%`;
 const counted = (count) => count.toLocaleString('en-US');
 
-/* A text without characters that would turn or hide what stands beside it. */
+/* A text without characters that reverse or hide text. */
 const harmless = (text) =>
   String(text).replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g, (one) =>
     '\t\n'.includes(one) ? ' ' : `\\u${one.charCodeAt(0).toString(16).padStart(4, '0')}`);
@@ -24,12 +24,12 @@ const brief = (text, most = 60) => {
   return line.length <= most ? line : `${Array.from(line).slice(0, most - 1).join('')}…`;
 };
 
-/* What an item is called, and its value, in short. */
+/* The name of an item and its value, shortened. */
 function nameOf(scene, row, most) {
   if (scene.keys[row] !== null) return brief(scene.keys[row] || '(empty)', most);
   return scene.texts[row] !== null ? brief(scene.texts[row], most) : `#${scene.numbers[row]}`;
 }
-/* The row of what a store calls an item: its key, or # and its number; -1 where the page does not have it. */
+/* The row of an item by its name in the store (its key, or # and its number); -1 if the page does not have it. */
 function rowOf(scene, key) {
   const numbered = key[0] === '#' ? scene.rows.get(Number(key.slice(1))) : undefined;
   return numbered === undefined || scene.keys[numbered] !== null ? scene.keys.indexOf(key) : numbered;
@@ -74,13 +74,13 @@ const word = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replace(
 /* Characters that a shell would take for keystrokes, or that turn or hide a line. A command with one is not given. */
 const UNSEEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/;
 
-/* How a store is asked for what a state shows, beside the query: whatever is not its own way. */
+/* The options of the lookup that a state shows, as far as they are not the defaults of the store. */
 function optionsOf(scene, temperature, where) {
   const warm = temperature && temperature !== scene.temperature && { temperature };
   const end = { 0: scene.heads && { k: 1 }, Infinity: scene.heads ? { temperature: 1e30 } : { compatibility: 'uniform' } }[temperature];
   return { ...(end || warm), ...(where && { where }) };
 }
-/* The lines that ask what the page asks: of the whole store, by Python, command and curl. */
+/* The code for the page's lookup in the whole store: Python, command and curl. */
 function linesOf(scene, asked, temperature, where) {
   const store = live ? scene.url : scene.name;
   const vector = asked.given ? Array.from(asked.given, (x) => Number(x.toPrecision(9))) : null; // what float32 holds
@@ -99,7 +99,7 @@ function linesOf(scene, asked, temperature, where) {
   if (given.compatibility) flags.push('--compatibility', given.compatibility);
   if (given.temperature) flags.push('-T', String(temperature));
   if (where) flags.push('--where', word(JSON.stringify(where)));
-  if (asked.text !== null && asked.text.startsWith('-')) flags.push('--', flags.shift()); // or it would be an option
+  if (asked.text !== null && asked.text.startsWith('-')) flags.push('--', flags.shift()); // otherwise it would be taken for an option
   found.command = `softkv query ${flags.join(' ')}`;
   const body = { query: asked.text !== null ? asked.text : vector, ...given };
   const served = /^https?:/.test(store) ? store : `http://127.0.0.1:7411/${store.replace(/\.softkv$/, '')}`;

@@ -1,4 +1,4 @@
-"""Join the page's own files and its data into one document that needs no network and lets none be used.
+"""Join the page's files and its data into one document that needs no network, and whose policy forbids using one.
 
 Scripts and styles stand in the document itself, since a browser loads no modules from files; the policy names them by
 their hashes, so that nothing else runs, whatever the data hold.
@@ -23,14 +23,14 @@ SCRIPTS = ("maths", "wording", "state", "drawing", "panels", "views", "tour", "l
 
 
 def document(content: Mapping[str, Any] | None) -> str:
-    """The page that shows this content, or without any the one that asks a server for it."""
+    """The page with this content; without content, the page that requests it from a server."""
     parts = {"policy": policy(live=content is None), "style": _style(), "script": _script(), "data": _data(content)}
     # In one pass, so that data which look like a place to fill in are left alone.
     return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _file("page.html"))
 
 
 def write(content: Mapping[str, Any], path: str | os.PathLike[str], *, store: str | None, force: bool) -> None:
-    """Write the page to a file, wholly or not at all, and not among the files of the store."""
+    """Write the page to a file, completely or not at all; a path inside the store's directory is refused."""
     target = disk.place(path)
     disk.require_free(target, store=store, force=force)
     with disk.written(target, force=force) as file:
@@ -39,14 +39,14 @@ def write(content: Mapping[str, Any], path: str | os.PathLike[str], *, store: st
 
 @cache
 def policy(*, live: bool) -> str:
-    """What the document may load and run: its own style and script, an icon, and where it is live its own server."""
+    """The content security policy: only the page's own style and script, an icon, and if it is live its own server."""
     allowed = [f"script-src '{_hash(_script())}'", f"style-src '{_hash(_style())}'", "img-src data:"]
     allowed += ["connect-src 'self'"] if live else []
     return "; ".join(["default-src 'none'", *allowed, "base-uri 'none'", "form-action 'none'"])
 
 
 def _data(content: Mapping[str, Any] | None) -> str:
-    """JSON that may stand in a script element: nothing in it can end that, or begin a comment."""
+    """JSON for a script element, escaped so that it cannot end the element or begin a comment."""
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     except (TypeError, ValueError) as error:

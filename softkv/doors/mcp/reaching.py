@@ -1,9 +1,9 @@
-"""A store that several processes use at a time: reached through its server, which is started where there is none.
+"""A store that several processes use at once, through its server, which is started if there is none.
 
-A server that is started here belongs to nobody: it goes on when the process that started it is killed, and ends when
-nobody has asked it anything for a while. Of two that are started at the same time one gets the store, and serves both.
+A server that is started here is independent: it continues when the process that started it is killed, and ends after a
+time without requests. Of two that are started at the same time one gets the store, and serves both processes.
 
-Does not know what is asked.
+Does not know what the requests are.
 """
 
 import os
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from softkv.doors.remote.handle import RemoteStore
 
 Found = TypeVar("Found")
-PAUSE = 0.05  # seconds from one look to the next
-LASTING = 0.5  # seconds in which a server that is gone is waited for, before its store is looked at
-RESTARTS = 20.0  # seconds in which a question is asked again, of a server that ended or was started meanwhile
-STARTS = 60.0  # seconds in which a server has to answer
-TRIES, REFUSED = 2, 2.0  # servers that are started while others hold the store, and the seconds these have to answer
-LOCKED = "is open for writing by"  # in the words of a server that was refused for that
+PAUSE = 0.05  # seconds between polls
+LASTING = 0.5  # seconds to wait for a server that does not answer, before looking at its store
+RESTARTS = 20.0  # seconds for which a request is repeated while servers end and start
+STARTS = 60.0  # seconds for a started server to answer
+TRIES, REFUSED = 2, 2.0  # servers to start while another process holds the store; seconds for the other to answer
+LOCKED = "is open for writing by"  # in the message of a server that could not open the store
 
 
 class Reaching:
-    """The store at a path or a URL, whatever becomes of the process that serves it. Threads may share it."""
+    """The store at a path or a URL, also when its server ends and another one starts. Threads may share it."""
 
     def __init__(self, where: str, serving: Sequence[str]) -> None:
-        """Reach a store; `serving` is the command that serves the path that is put behind it."""
+        """Use the store there; `serving` is the command, to which the path is appended, that serves it."""
         self._where = where if is_url(where) else os.path.realpath(os.path.expanduser(where))
         self._serving, self._lock = serving, threading.Lock()
         self._found: tuple[str, str | None] | None = None
         self._db: RemoteStore | None = None
 
     def ask(self, what: Callable[["RemoteStore"], Found]) -> Found:
-        """What a function finds in the store; called anew where the server ends, so what writes needs a batch."""
+        """Call a function with the store, again if the server ends meanwhile, so writes need a batch name."""
         until = time.monotonic() + RESTARTS
         while True:
             try:
@@ -71,12 +71,12 @@ class Reaching:
             return self._db
 
     def close(self) -> None:
-        """Let go of the server, which goes on without this."""
+        """Close the connection; the server continues."""
         if self._db is not None:
             self._db.close()
 
     def _opened(self, url: str, token: str | None) -> "RemoteStore":
-        # Not at the head of the file: it takes longer than a client should wait for the list of tools.
+        # Imported here, since it takes longer than a client should wait for the list of tools.
         from softkv.doors.remote.connection import PATIENCE, ServerConnection
         from softkv.doors.remote.handle import RemoteStore
 
@@ -89,7 +89,7 @@ class Reaching:
         return db
 
     def _started(self) -> Announcement:
-        """The server of the store, once there is one, whoever has started it."""
+        """Wait for a server of the store, whichever process started it."""
         self._make()
         with tempfile.TemporaryFile() as said:
             for _ in range(TRIES):
@@ -112,11 +112,11 @@ class Reaching:
         from softkv.database import open as open_store
 
         if not os.path.lexists(self._where):
-            with suppress(StoreLocked):  # somebody else has made it, and serves it
+            with suppress(StoreLocked):  # another process has made it, and serves it
                 open_store(self._where, value="text").close()
 
     def _child(self, said: Any) -> "subprocess.Popen[bytes]":
-        """A server in a session of its own, so that it outlives this process and what ends its group."""
+        """Start a server in a session of its own, so that it survives this process and signals to its group."""
         said.seek(0)
         said.truncate()
         # Subtle: in the directory of the project that a client was started in, Python would find modules of others.

@@ -1,9 +1,9 @@
 """A server of the Model Context Protocol on stdin and stdout, whose tools are those of a memory.
 
-Forms and descriptions of the tools are made of the methods and their annotations. Nothing but the protocol is written
-to stdout, and whatever goes wrong in a tool is told to the model as the error of that tool.
+The schemas and descriptions of the tools are made from the methods and their annotations. Only the protocol is written
+to stdout, and errors in a tool are returned to the model as the error of that tool.
 
-Does not know what is remembered (memories.py).
+Does not store memories (memories.py).
 """
 
 import json
@@ -82,7 +82,7 @@ def _refusal(message: Any) -> SessionMessage | None:
 
 
 def made(store: Reaching) -> Server[Any]:
-    """A server of the protocol over a store; nothing is asked of the store until a tool is."""
+    """A server of the protocol over a store; the store is not opened before the first call of a tool."""
     memories = Memories(store)
     calls = {name.rstrip("_"): getattr(memories, name) for name in TOOLS}
     tools = [_described(name, call, TOOLS[call.__name__]) for name, call in calls.items()]
@@ -112,7 +112,7 @@ def _described(name: str, call: Any, hints: ToolAnnotations) -> Tool:
 
 
 def _called(store: Reaching, call: Any, arguments: dict[str, Any]) -> CallToolResult:
-    """What a tool returns, or the error that it came to, in words for a model."""
+    """The result of a tool, or its error as a message for the model."""
     try:
         found = plain(TypeAdapter(call).validate_python(arguments))
         return CallToolResult(content=[TextContent(text=as_json(found))], structured_content=found)
