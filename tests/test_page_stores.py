@@ -146,6 +146,16 @@ def spots(count: int) -> tuple[np.ndarray, Any]:
     return rng.standard_normal((count, 2)) + 4.4 * places + 2.2, [f"place {x + 2 * y}" for x, y in places.tolist()]
 
 
+def with_guard(path: Path, count: int) -> softkv.SoftKV:
+    """An open store of spots with numbers, which has a temperature that was learned, and a guard."""
+    points, _ = spots(count)
+    db = softkv.open(path, compatibility="gaussian")
+    db.add([f"spot {number}" for number in range(count)], points.sum(1), vectors=points)
+    db.tune()
+    db.guard(wrong_at_most=0.1)
+    return db
+
+
 @pytest.mark.parametrize("kind", ["label", "number"])
 def test_a_guard_says_which_queries_are_known(kind: str, browser: Any, tmp_path: Path) -> None:
     """The gauge has its threshold and its evidence, wherever the slider stands; a server says it of its own answers."""
@@ -179,11 +189,7 @@ def test_a_guard_says_which_queries_are_known(kind: str, browser: Any, tmp_path:
 
 def test_a_page_of_some_items_says_only_what_all_have_said(browser: Any, tmp_path: Path) -> None:
     """An item that asks those which were drawn is neither known nor unknown; a query was asked of all."""
-    points, _ = spots(600)
-    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
-        db.add([f"spot {number}" for number in range(600)], points.sum(1), vectors=points)
-        db.tune()
-        db.guard(wrong_at_most=0.1)
+    with with_guard(tmp_path / "s", 600) as db:
         db.page(tmp_path / "page.html", items=200, queries=[FAR])
     for link, told in (("#query=q0", "so the query is not known."), ("#query=i3", "which only all items can tell.")):
         with opened(browser, tmp_path / "page.html", link) as seen:
@@ -192,11 +198,8 @@ def test_a_page_of_some_items_says_only_what_all_have_said(browser: Any, tmp_pat
 
 def test_a_page_that_compares_otherwise_has_no_threshold(tmp_path: Path) -> None:
     """The temperature is that of the guard."""
-    points, _ = spots(300)
-    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
-        db.add([f"spot {number}" for number in range(300)], points.sum(1), vectors=points)
-        usual = db.tune().temperature
-        db.guard(wrong_at_most=0.1)
+    with with_guard(tmp_path / "s", 300) as db:
+        usual = db.info().temperature
         assert "threshold" in db.scene()["guard"]
         db.tune(compatibility="laplace")
         db.set_temperature(usual)
@@ -205,13 +208,9 @@ def test_a_page_that_compares_otherwise_has_no_threshold(tmp_path: Path) -> None
 
 def test_a_guard_about_other_answers_says_so(browser: Any, tmp_path: Path) -> None:
     """The store has another temperature by now; the gauge is that of items that were left out."""
-    points, _ = spots(300)
-    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
-        db.add([f"spot {number}" for number in range(300)], points.sum(1), vectors=points)
-        db.tune()
-        db.guard(wrong_at_most=0.1)
+    with with_guard(tmp_path / "s", 300) as db:
         db.set_temperature(0.77)
-        db.page(tmp_path / "page.html", queries=points[:1])
+        db.page(tmp_path / "page.html", queries=spots(300)[0][:1])
     with opened(browser, tmp_path / "page.html") as seen:
         told = seen.page.text_content("#evidence-told")
         assert "Guard: the guard is about temperature" in told

@@ -56,7 +56,7 @@ LIMITS = [
 
 @pytest.mark.parametrize("words", LIMITS)
 def test_limits_are_those_that_the_page_names(words: str) -> None:
-    """Whoever changes a limit says so in docs/server.md."""
+    """docs/server.md states each limit of the server with the number that the code has."""
     assert words in " ".join((ROOT / "docs" / "server.md").read_text(encoding="utf-8").split())
 
 
