@@ -340,3 +340,16 @@ def test_a_handle_does_not_survive_a_fork(numbers: Cluster) -> None:
     assert "open the store again" in here.recv()
     child.join()
     assert len(numbers) == 40
+
+
+def test_rows_of_several_shards_are_compared_together(tmp_path: Path) -> None:
+    """Rows are named by the numbers of the whole, and a run may end in another shard."""
+    create(tmp_path / "c", shards=3, value="number", compatibility="cosine", temperature=0.1)
+    with softkv.open(tmp_path / "c") as db:
+        db.add(
+            [f"key {n}" for n in range(300)], np.arange(300.0), vectors=np.random.default_rng(0).normal(size=(300, 4))
+        )
+        snapshot = db._view().snapshot
+        every = np.arange(snapshot.rows)
+        snapshot.runs(every, every + 1)
+        assert snapshot.runs(every[:1], every[-1:] + 1).vectors.shape[1] == 4

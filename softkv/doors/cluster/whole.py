@@ -297,9 +297,12 @@ class WholeSnapshot(Snapshot):
             yield Block(start, self.vectors(some), self.values(some), self.live[some])
 
     def runs(self, starts: Rows, stops: Rows) -> Block:
-        """Runs of one shard, of which only types and widths are used."""
-        assert not len(starts)
-        return self._some.runs(starts, stops)
+        """Compare runs of rows with their checksums in each shard; of the block only types and widths are used."""
+        for offset, one in zip(self.offsets, self.snapshots, strict=False):
+            first, last = np.maximum(starts - offset, 0), np.minimum(stops - offset, one.rows)
+            if (inside := first < last).any():
+                one.runs(first[inside], last[inside])
+        return self._some.runs(starts[:0], stops[:0])
 
     def in_order(self) -> Rows:
         """The live rows in the order of the shards, and in each in the order in which items were first added."""
