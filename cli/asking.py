@@ -277,7 +277,7 @@ class Questions:
         """The answer to the present question, in a line that names it."""
         output.print_json({**self._named, **answer})
 
-    def print_csv(self, records: Iterable[output.Record]) -> None:
+    def print_csv(self, records: Iterable[output.Printed]) -> None:
         """The answer to the present question, in lines that name it below one header for all questions."""
         output.print_csv(({**self._named, **one} for one in records), self._columns, header=not self._headed)
         self._headed = True

@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.index.engine import by_blas
+from softkv.ndarrays import Floats
 
 from .mixtures import Mixture
 
-Floats = npt.NDArray[np.float64]
-Ask = Callable[[Any], Any]
+Contender = Callable[[Any], Any]
 
 TOP = 32
 SCAN, ESTIMATE, BEST = "softkv, full softmax by a scan", "softkv, full softmax within 1%", f"softkv, top {TOP}"
@@ -57,7 +56,7 @@ class Result:
 def contest(db: Any, made: Mixture, *, index: bool, rounds: int, pause: float, threads: int) -> list[Result]:
     """Ask all contestants; without `index` the estimate and FAISS are left out."""
     info = db.info()
-    ways: dict[str, Ask] = {
+    ways: dict[str, Contender] = {
         SCAN: lambda asked: db.lookup(asked, tolerance=0),
         ESTIMATE: db.lookup,
         BEST: lambda asked: db.lookup(asked, k=TOP),
@@ -112,7 +111,7 @@ def turns(works: Mapping[str, Callable[[int], Any]], rounds: int, pause: float) 
 
 
 @contextmanager
-def _flat(made: Mixture, threads: int) -> Iterator[Ask]:
+def _flat(made: Mixture, threads: int) -> Iterator[Contender]:
     """The search of a FAISS index that compares with all keys, with as many threads as NumPy has."""
     with by_blas("softkv bench") as faiss:
         found = faiss.IndexFlatIP(made.keys.shape[1])
@@ -125,7 +124,7 @@ def _flat(made: Mixture, threads: int) -> Iterator[Ask]:
             faiss.omp_set_num_threads(before)
 
 
-def _results(ways: Mapping[str, Ask], made: Mixture, info: Any, rounds: int, pause: float) -> list[Result]:
+def _results(ways: Mapping[str, Contender], made: Mixture, info: Any, rounds: int, pause: float) -> list[Result]:
     queries = made.queries
     one = turns({name: _one_of(queries, ask) for name, ask in ways.items()}, rounds, pause)
     batch = turns({name: _all_of(queries, ask) for name, ask in ways.items()}, rounds, pause)
@@ -150,12 +149,12 @@ def _times(what: str, name: str, seconds: Mapping[str, float]) -> dict[str, floa
     }
 
 
-def _one_of(queries: Any, ask: Ask) -> Callable[[int], Any]:
+def _one_of(queries: Any, ask: Contender) -> Callable[[int], Any]:
     """Another query in every round, the same for all."""
     return lambda number: ask(queries[number % len(queries)])
 
 
-def _all_of(queries: Any, ask: Ask) -> Callable[[int], Any]:
+def _all_of(queries: Any, ask: Contender) -> Callable[[int], Any]:
     return lambda _: ask(queries)
 
 

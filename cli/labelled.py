@@ -1,18 +1,16 @@
 """Files of queries whose answers are known: the options that name their columns, and their rows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
+from softkv_cli.options import Command
 
 from softkv.errors import BadRecord
 
 if TYPE_CHECKING:
     from softkv.files import Record
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ Shapes: n items, b queries, d key width, p value width.
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+from softkv.ndarrays import Matrix
 
 MOST_CENTRES, MEMBERS = 2000, 50  # clusters; fewer where one would have fewer than so many items on the average
 SPREADS = (0.5, 1.2)  # how far keys of a cluster are from its centre, which has length 1
@@ -19,9 +18,9 @@ BLOCK = 1 << 14  # items made together
 class Mixture(NamedTuple):
     """Items, and queries that are like their keys."""
 
-    keys: Array  # (n, d), of length 1
-    values: Array  # (n, p)
-    queries: Array  # (b, d), of length 1
+    keys: Matrix  # (n, d), of length 1
+    values: Matrix  # (n, p)
+    queries: Matrix  # (b, d), of length 1
 
 
 def mixture(
@@ -52,12 +51,12 @@ def mixture(
     return Mixture(keys, values_of(keys, value_width, rng, noise), draw.keys(queries, asking))
 
 
-def values_of(keys: Array, width: int, rng: np.random.Generator, noise: float = NOISE) -> Array:
+def values_of(keys: Matrix, width: int, rng: np.random.Generator, noise: float = NOISE) -> Matrix:
     """Values that follow from keys, but for some noise, (n, width)."""
     return values_by(keys, rng.standard_normal((keys.shape[1], width), dtype=np.float32), rng, noise)
 
 
-def values_by(keys: Array, slopes: Array, rng: np.random.Generator, noise: float = NOISE) -> Array:
+def values_by(keys: Matrix, slopes: Matrix, rng: np.random.Generator, noise: float = NOISE) -> Matrix:
     """Values that follow from keys by these slopes, (d, p), but for some noise, (n, p)."""
     values = np.empty((len(keys), slopes.shape[1]), np.float32)
     for start in range(0, len(keys), BLOCK):
@@ -67,7 +66,7 @@ def values_by(keys: Array, slopes: Array, rng: np.random.Generator, noise: float
     return values
 
 
-def of_length_1(vectors: Array) -> Array:
+def of_length_1(vectors: Matrix) -> Matrix:
     """The directions of vectors, in their place."""
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors
@@ -87,7 +86,7 @@ class Clusters:
 
     def keys(
         self, count: int, around: tuple[float, float] | None = None, rng: np.random.Generator | None = None
-    ) -> Array:
+    ) -> Matrix:
         """Some keys, in no order, (count, d), with the spreads of their clusters or with others."""
         rng = rng or self._rng
         members = rng.choice(len(self._centres), count, p=self._shares)

@@ -28,7 +28,7 @@ from .wording import in_options
 if TYPE_CHECKING:
     from .table import Table
 
-Record = Mapping[str, Any]
+Printed = Mapping[str, Any]
 _IN_JSON = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 INDENT = 12  # of the lines that continue a wrapped one
 
@@ -64,7 +64,7 @@ def print_json(record: Any) -> None:
     click.echo(as_json(record).translate(_IN_JSON))
 
 
-def print_records(records: Iterable[Record], columns: Sequence[str], form: str | None, *, plain: str) -> None:
+def print_records(records: Iterable[Printed], columns: Sequence[str], form: str | None, *, plain: str) -> None:
     """Records in any form; `plain` is the column that --plain prints.
 
     A table leaves out columns that are empty everywhere.
@@ -87,7 +87,7 @@ def print_records(records: Iterable[Record], columns: Sequence[str], form: str |
         show(table)
 
 
-def print_csv(records: Iterable[Record], columns: Sequence[str], *, header: bool = True) -> None:
+def print_csv(records: Iterable[Printed], columns: Sequence[str], *, header: bool = True) -> None:
     """A header, unless it stands there already, and a line for each record."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
     if header:

@@ -102,6 +102,10 @@ def test_a_mask_is_over_the_items_in_their_order(tmp_path: Path) -> None:
             db.lookup(QUERIES[0], mask=[True] * 40)
         with pytest.raises(KindError, match="boolean"):
             db.lookup(QUERIES[0], mask=[1.0] * len(names))
+        with pytest.raises(KindError, match="without a mask, got some that are masked"):
+            db.lookup(QUERIES[0], mask=np.ma.array([True] * len(names), mask=[True] + [False] * (len(names) - 1)))
+        with pytest.raises(ShapeError, match="rows of `mask` are ragged"):
+            db.lookup(QUERIES[:2], mask=[[True], [True, False]])
         with pytest.raises(AllMasked):
             db.lookup(QUERIES, mask=np.zeros((3, len(names)), np.bool_))
 

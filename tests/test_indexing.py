@@ -224,6 +224,20 @@ def test_queries_of_ones_own_are_calibrated_on(tmp_path: Path) -> None:
         assert db.lookup(queries[0], temperature=usual * 4, tolerance=0.5).error_kind == "calibrated"
 
 
+def test_queries_that_cannot_be_calibrated_on_are_refused(tmp_path: Path) -> None:
+    """Masked ones, texts, ones that are not finite and ones of another width."""
+    queries = np.random.default_rng(4).standard_normal((400, WIDTH))
+    with filled(tmp_path / "s") as db:
+        with pytest.raises(errors.KindError, match="queries to calibrate on without a mask"):
+            db.build_index(queries=np.ma.masked_greater(queries, 2.0))
+        with pytest.raises(errors.KindError, match="vectors of numbers"):
+            db.build_index(queries=["a text"] * 400)
+        for odd in (queries[:, 1:], np.where(queries > 2.0, np.nan, queries)):
+            with pytest.raises(errors.ShapeError, match=f"finite vectors of width {WIDTH}"):
+                db.build_index(queries=odd)
+        assert db.info().index is None
+
+
 @pytest.mark.parametrize("lists", [1, 7, ITEMS])
 def test_any_number_of_lists_will_do(tmp_path: Path, lists: int) -> None:
     """There may be one list, or one for each item."""

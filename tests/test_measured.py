@@ -179,7 +179,7 @@ def test_all_of_a_large_batch_are_measured_where_some_show_that_they_are_unlike_
     found = db.lookup(strange, **options)
     assert asked == [4]
     reasons = set(np.broadcast_to(np.asarray(found.reason, object), len(strange)))
-    assert reasons <= {route.UNSURE, f"{route.UNSURE}, and {route.UNMEASURED}"}
+    assert reasons <= {route.UNSURE, f"{route.UNSURE}, and {route.UNMEASURED}; a larger tolerance needs fewer"}
     exact = db.lookup(strange, **options | {"tolerance": 0})
     assert (apart(found, exact) <= found.error).mean() > 0.8
 
@@ -400,10 +400,22 @@ def test_rows_that_a_filter_leaves_are_gathered_where_that_takes_less_time_than_
     assert (apart(found, exact) <= found.error).mean() > 0.8
 
 
+def test_where_all_values_are_equal_no_larger_tolerance_is_advised(large: None, tmp_path: Path) -> None:
+    """A tolerance is a share of how far values lie apart, so that none would need fewer rows."""
+    keys = keys_of(9, ITEMS)
+    with softkv.open(tmp_path / "s", compatibility="cosine", value="number") as db:
+        db.add(vectors=keys, values=np.full(ITEMS, 7.0))
+        db.build_index(temperatures=(0.05, 0.1))
+        found = [db.lookup(query, temperature=1.0, tolerance=0.05) for query in QUERIES[:20]]
+    assert {one.value for one in found} == {7.0}
+    assert not [one.reason for one in found if "larger tolerance" in one.reason]
+    assert [one.reason for one in found if one.reason.endswith(route.UNMEASURED)]
+
+
 def test_a_tolerance_that_needs_most_rows_says_so(stores: dict[str, softkv.SoftKV]) -> None:
     """It is said beside why the rehearsals did not do."""
     found = stores["cosine"].lookup(QUERIES[:2], temperature=12 * SMALL["cosine"], tolerance=0.0005)
-    assert found.reason.endswith(route.UNMEASURED)
+    assert found.reason.endswith(f"{route.UNMEASURED}; a larger tolerance needs fewer")
     assert "was not rehearsed" in found.reason
 
 

@@ -40,7 +40,7 @@ from softkv.comparison import Comparison, Exact, Warmth
 from softkv.errors import KindError, ShapeError
 from softkv.logs import log_of
 from softkv.maths.heads import Heads
-from softkv.storage.layout import Mask
+from softkv.ndarrays import Flags
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -119,7 +119,7 @@ def _among(view: View, question: Question, reason: str) -> Answers:
     return _measured(view, question, mask, [reason] * len(question.queries))
 
 
-def _measured(view: View, question: Question, mask: Mask | None, reasons: list[str]) -> Answers:
+def _measured(view: View, question: Question, mask: Flags | None, reasons: list[str]) -> Answers:
     """Measured answers, for these reasons; scans for queries where measuring costs more."""
     if not measures(view, question):
         return _scanned(view, question, reasons)
@@ -131,7 +131,9 @@ def _measured(view: View, question: Question, mask: Mask | None, reasons: list[s
         parts.append((planned, _by_lists(view, question.part(planned), "drawing some rows would not do", drawn=True)))
     rest = np.setdiff1d(sorted(found.refused), planned).astype(np.int64)
     if len(rest):
-        told = [f"{reasons[number]}, and {UNMEASURED}" for number in rest.tolist()]
+        # Where all values are equal, no tolerance is larger than another.
+        hint = "; a larger tolerance needs fewer" if view.snapshot.value_scale else ""
+        told = [f"{reasons[number]}, and {UNMEASURED}{hint}" for number in rest.tolist()]
         parts.append((rest, _scanned(view, question.part(rest), told)))
     return found.answers if len(parts) == 1 else joined(parts, question.temperature)
 

@@ -12,16 +12,16 @@ from typing import Any
 
 from softkv.embedders import DEFAULT, Embedder, Identity, find
 from softkv.errors import EmbedderNeeded
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
-from softkv.storage.layout import Matrix
 
-Given = str | Callable[[Sequence[str]], Any] | Embedder | None
+AnyEmbedder = str | Callable[[Sequence[str]], Any] | Embedder | None
 
 
 class Embedding:
     """The embedder of a store, shared by a handle and its snapshots."""
 
-    def __init__(self, given: Given, path: str) -> None:
+    def __init__(self, given: AnyEmbedder, path: str) -> None:
         self.path = path
         self._given = given
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class Embedding:
         """The vectors of texts that are stored."""
         return self.embedder(remembered).documents(texts, progress=progress)
 
-    def go_on_with(self, given: Given, remembered: Identity) -> None:
+    def go_on_with(self, given: AnyEmbedder, remembered: Identity) -> None:
         """Take note that the store was just embedded again, by the given embedder or the one of this name."""
         with self._lock:
             self._compared[remembered] = find(remembered.name if given is None else given)

@@ -27,12 +27,12 @@ from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
-from softkv.maths.farfield import Array, Lists
+from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.maths.shares import Shares
+from softkv.ndarrays import Reals, Rows
 from softkv.storage import IndexFile, Snapshot
-from softkv.storage.layout import Rows
 
 NAME = "lists"  # the name of the index file, and of the changes to it
 CHECKED = "checked"  # the name of the verdict on its calibration
@@ -287,7 +287,7 @@ class Followed:
         rows, owners = rows[owners >= 0], owners[owners >= 0]
         return Drift.of(self.base.lists, owners, *self._rows(snapshot, rows), sign=-1.0)
 
-    def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Array, Array]:
+    def _rows(self, snapshot: Snapshot, rows: Rows) -> tuple[Reals, Reals]:
         """Keys as the form makes them, and values as lists sum them up."""
         return self.base.form.keys(snapshot.vectors(rows)), summable(snapshot.values(rows), snapshot)
 
@@ -305,7 +305,7 @@ def _metric(snapshot: Snapshot, name: str) -> Metric | None:
 
 
 def with_heads(
-    snapshot: Snapshot, form: Form, rows: Rows, offsets: Rows, *, means: Array | None = None
+    snapshot: Snapshot, form: Form, rows: Rows, offsets: Rows, *, means: Reals | None = None
 ) -> tuple[Rows, Rows]:
     """The rows of lists with each head first and each body in an order drawn for this generation, and the heads.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Answers
-from softkv.storage.layout import Rows
+from softkv.ndarrays import Rows
 
 EMPTY = {"rows": -1, "weights": 0.0, "scores": -np.inf}  # where fewer rows are named than elsewhere
 EMPTY |= {"effective_error": np.nan, "spread_error": np.nan}  # where nothing was measured

@@ -25,9 +25,9 @@ from softkv.asking.question import LEARNED
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.maths.compatibility import Compatibility
-from softkv.maths.metric import Matrix, Metric, Row
+from softkv.maths.metric import Metric
+from softkv.ndarrays import Matrix, Rows, Vector
 from softkv.storage import Snapshot
-from softkv.storage.layout import Rows
 from softkv.storage.protocol.index_files import IndexFile
 
 PREFIX = "projection-"  # of its file; the rest is its number
@@ -40,8 +40,8 @@ class Learned:
     """A metric, with what it needs beside it."""
 
     metric: Metric
-    numbers: Row  # (n,), −½‖Lk‖² of the first rows
-    units: Row  # (d,), the standard deviation of each feature when it was learned
+    numbers: Vector  # (n,), −½‖Lk‖² of the first rows
+    units: Vector  # (d,), the standard deviation of each feature when it was learned
     ridge: float | None = None  # of the plane through numbers as values, None for their mean
     facts: Mapping[str, Any] = field(default_factory=dict)  # how it was learned, for people
 
@@ -51,7 +51,7 @@ class Learned:
         items, floor = self.facts.get("items"), self.facts.get("floor")
         return Temperature(1.0, "learned", items or 0, floor if is_floor(floor, items) else None)
 
-    def compatibility(self, inverse_lengths: Row | None) -> Compatibility:
+    def compatibility(self, inverse_lengths: Vector | None) -> Compatibility:
         """The way to compare, for rows of these lengths."""
         return replace(self.metric.compatibility(self.numbers, inverse_lengths), name=LEARNED)
 

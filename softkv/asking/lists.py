@@ -27,8 +27,8 @@ from softkv.maths.blending import Numbers, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
-from softkv.maths.nearfield import Rows, Run, Score
-from softkv.storage.layout import Mask, Matrix
+from softkv.maths.nearfield import Run, Score
+from softkv.ndarrays import Flags, Matrix, Rows
 
 LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
@@ -75,7 +75,7 @@ def estimate(view: View, question: Question, reason: str, *, drawn: bool = False
 class Asking:
     """A question while it is answered by the index; `live` tells which rows count, if not all live ones do."""
 
-    def __init__(self, view: View, index: ListIndex, question: Question, live: Mask | None = None) -> None:
+    def __init__(self, view: View, index: ListIndex, question: Question, live: Flags | None = None) -> None:
         self.view, self.index, self.question = view, index, question
         snapshot = view.snapshot
         self.live = live if live is not None or len(snapshot) == snapshot.rows else snapshot.live

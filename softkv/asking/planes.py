@@ -17,7 +17,7 @@ from softkv.asking.question import Compared, Question
 from softkv.asking.view import View
 from softkv.learning import slopes
 from softkv.maths.compatibility import compatibility_of
-from softkv.storage.layout import Matrix
+from softkv.ndarrays import Matrix
 
 FAINT = 2.0**-20  # a spread around a plane is known to this share of that around the mean
 

@@ -11,7 +11,7 @@ import numpy as np
 from softkv.asking.question import Question
 from softkv.asking.view import View
 from softkv.maths.compatibility import compatibility_of
-from softkv.storage.layout import Rows
+from softkv.ndarrays import Rows
 
 EACH = 8  # rows to propose for each one that is wanted
 FEWEST = 64

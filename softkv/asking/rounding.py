@@ -27,6 +27,7 @@ from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
 from softkv.maths.metric import Metric
 from softkv.maths.summing import RUN
+from softkv.ndarrays import Floats
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
 DOUBLE = 2.0**-53  # that of one in float64
@@ -36,8 +37,6 @@ SEEN = CANCELLED**-0.5  # how far, in spreads, the mean of a query is from the n
 EXPONENTIAL = 2.0  # such roundings of a weight itself, however small its logit
 HEAVY = 40.0  # logits below the best row within which rows are scored without cancellation
 WEIGHED = 104.0  # logits below the best row within which a row has a weight that float32 can hold
-
-Floats = npt.NDArray[np.float64]
 
 
 def rounding(view: View, found: Found, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Floats:

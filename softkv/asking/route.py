@@ -47,7 +47,7 @@ CHANGED = (
     "few items are among the {} best of most queries, and others may be by now; `softkv index build` rehearses again"
 )
 SPREAD = "to find the {} best by the index as surely as asked for takes as long as a scan"
-UNMEASURED = "so many rows would have to be drawn that all are read; a larger tolerance needs fewer"
+UNMEASURED = "so many rows would have to be drawn that all are read"
 MOST_DRAWN = 0.4  # a scan replaces a draw of more than this share of the rows
 # The time that drawing takes, as how many numbers of keys a scan reads in it.
 STARTED, STARTED_EACH = 30_000_000, 15_000_000  # to find out how many to draw, for a draw and for each of its queries

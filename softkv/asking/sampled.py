@@ -21,14 +21,14 @@ from softkv.index.measuring import measured
 from softkv.index.strata import Population, supposed
 from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
-from softkv.maths.farfield import Floats, tilted
-from softkv.storage.layout import Mask
+from softkv.maths.farfield import tilted
+from softkv.ndarrays import Flags, Floats
 
-Told = tuple[Floats, Floats]  # the logarithms of masses, (b,), and values, (b, p)
+Foretold = tuple[Floats, Floats]  # the logarithms of masses, (b,), and values, (b, p)
 
 
 @at_most(1)
-def estimate(view: View, question: Question, mask: Mask | None, reason: str | tuple[str, ...]) -> Estimated:
+def estimate(view: View, question: Question, mask: Flags | None, reason: str | tuple[str, ...]) -> Estimated:
     """The answers to a question about the items that a mask leaves, measured for this reason."""
     index, snapshot = view.index, view.snapshot
     assert index is not None
@@ -58,7 +58,7 @@ def estimate(view: View, question: Question, mask: Mask | None, reason: str | tu
 
 
 @at_most(1)
-def forecast(view: View, question: Question) -> Told | None:
+def forecast(view: View, question: Question) -> Foretold | None:
     """What the statistics of the lists say of the masses and the values, without reading a row.
 
     None for a question that is not answered by estimates.

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.asking.given import array_of
 from softkv.asking.planes import on_planes, reads_planes
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding
@@ -23,8 +24,8 @@ from softkv.asking.view import View
 from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
 from softkv.maths.blending import Numbers
 from softkv.maths.lookup import lookup
+from softkv.ndarrays import Flags, Matrix, Rows
 from softkv.storage import Snapshot
-from softkv.storage.layout import Mask, Matrix, Rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,15 +79,15 @@ def row_equal_to(snapshot: Snapshot, query: Matrix) -> int | None:
     return None
 
 
-def rows_left(view: View, question: Question) -> Mask:
+def rows_left(view: View, question: Question) -> Flags:
     """The rows that a filter, and a mask that is the same for all queries, leave."""
     mask = left_to_each(view, question)
     assert mask is not None
-    left: Mask = mask[0]
+    left: Flags = mask[0]
     return left
 
 
-def left_to_each(view: View, question: Question) -> Mask | None:
+def left_to_each(view: View, question: Question) -> Flags | None:
     """The rows that may count, (b or 1, rows); None where all do."""
     snapshot = view.snapshot
     mask = None if snapshot.live.all() else snapshot.live[None, :]
@@ -112,12 +113,9 @@ def _candidates(view: View, question: Question) -> Candidates:
     return Candidates(block.vectors, block.values, mask, None)
 
 
-def _over_rows(view: View, given: Any, queries: int) -> Mask:
+def _over_rows(view: View, given: Any, queries: int) -> Flags:
     """A mask over the live items in their order, as one over the rows of the arena."""
-    try:
-        mask = np.asarray(given)
-    except ValueError as error:
-        raise ShapeError(f"the mask is ragged: all its rows must have the same width ({error})") from error
+    mask = array_of(given, "rows of `mask`")
     order = view.sound_order
     if mask.dtype != np.bool_:
         raise KindError(f"expected a boolean mask, True where a query may see an item, got {mask.dtype}.")
@@ -128,7 +126,7 @@ def _over_rows(view: View, given: Any, queries: int) -> Mask:
             f"order of the store, got {mask.shape}."
         )
     mask = np.atleast_2d(mask)
-    spread: Mask = np.zeros((len(mask), view.snapshot.rows), np.bool_)
+    spread: Flags = np.zeros((len(mask), view.snapshot.rows), np.bool_)
     spread[:, order] = mask
     return spread
 

@@ -23,10 +23,10 @@ from softkv.index.opening import LEVELS
 from softkv.index.verdict import CHANGED, Verdict
 from softkv.logs import log_of
 from softkv.maths.abreast import abreast, turned
-from softkv.maths.farfield import Array, Lists
+from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
+from softkv.ndarrays import Reals, Rows
 from softkv.storage import IndexFile
-from softkv.storage.layout import Rows
 
 NAME = "lists-together"  # of the index file of what was rehearsed by all, in the first store
 MARKED = 64  # queries whose doubts identify an index
@@ -115,7 +115,7 @@ class Spanning(View):
         """The file of the calibration by the lists of all stores together, as `calibration_encoded` wrote it."""
         return self.parts[0].view.snapshot.index(NAME) if self.parts else None
 
-    def is_rehearsed(self, temperatures: Array) -> bool:
+    def is_rehearsed(self, temperatures: Reals) -> bool:
         """Whether the present lists were rehearsed together at these temperatures."""
         known = UNREHEARSED.temperatures if self.index is None else self.index.calibration.temperatures
         return len(known) == len(temperatures) and np.allclose(known, temperatures, rtol=1e-6)

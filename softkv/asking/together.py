@@ -22,41 +22,41 @@ from softkv.answer import Answers
 from softkv.asking.joined import part_of
 from softkv.asking.question import Question
 
-Asked = TypeVar("Asked")  # a commit of a store
-Ask = Callable[[Asked, Question], Answers]
+CommitT = TypeVar("CommitT")  # a commit of a store
+AskOf = Callable[[CommitT, Question], Answers]
 MOST = 64  # questions that are answered together
 SHARE = 0.2  # of the time of the last answers, to wait for more questions at most
 
 
-class _Waiting(Generic[Asked]):
+class _Waiting(Generic[CommitT]):
     """A question of one thread and its answer; if it gets none, its thread answers it by itself."""
 
-    def __init__(self, asked: Asked, question: Question) -> None:
+    def __init__(self, asked: CommitT, question: Question) -> None:
         self.asked, self.question = asked, question
         self.answers: Answers | None = None
         self.turn = threading.Event()  # set when it is answered, or when it is the turn of its thread
         self.thread = threading.get_ident()
 
-    def suits(self, other: "_Waiting[Asked]") -> bool:
+    def suits(self, other: "_Waiting[CommitT]") -> bool:
         """Whether two questions differ only in their queries."""
         mine, others = self.question, other.question
         names = (one.name for one in fields(Question) if one.name not in ("queries", "rounded"))
         return self.asked is other.asked and all(_same(getattr(mine, name), getattr(others, name)) for name in names)
 
 
-class Together(Generic[Asked]):
+class Together(Generic[CommitT]):
     """The questions of all threads to one handle."""
 
     def __init__(self, most: int = MOST, *, share: float = SHARE) -> None:
         """Answer up to `most` questions together; with 1, one after another."""
         self._most, self._share = most, share
         self._lock = threading.RLock()  # reentrant: a signal handler may ask while it is held
-        self._waiting: list[_Waiting[Asked]] = []
-        self._turn: _Waiting[Asked] | None = None  # the question of the thread that computes, or is about to
+        self._waiting: list[_Waiting[CommitT]] = []
+        self._turn: _Waiting[CommitT] | None = None  # the question of the thread that computes, or is about to
         self._crowd, self._took = 1, 0.0  # questions there when the last were answered; seconds that this took
         self._gathered = threading.Event()  # so many are there again
 
-    def ask(self, asked: Asked, question: Question, ask: Ask[Asked]) -> Answers:
+    def ask(self, asked: CommitT, question: Question, ask: AskOf[CommitT]) -> Answers:
         """Answer a question, possibly in one batch with questions of other threads."""
         if not _waits(question) or self._computes():
             return ask(asked, question)
@@ -74,7 +74,7 @@ class Together(Generic[Asked]):
         turn = self._turn
         return turn is not None and turn.thread == threading.get_ident()
 
-    def _wait(self, mine: _Waiting[Asked]) -> None:
+    def _wait(self, mine: _Waiting[CommitT]) -> None:
         """Wait until a question is answered, or its turn comes."""
         with self._lock:
             if self._turn is None:
@@ -93,7 +93,7 @@ class Together(Generic[Asked]):
         if missing:
             self._gathered.wait(self._took * self._share)
 
-    def _answer(self, mine: _Waiting[Asked], ask: Ask[Asked]) -> None:
+    def _answer(self, mine: _Waiting[CommitT], ask: AskOf[CommitT]) -> None:
         """Answer a question together with all waiting ones that suit it; if that fails, each is left to its thread."""
         self._gather()
         with self._lock:
@@ -114,7 +114,7 @@ class Together(Generic[Asked]):
             for one in some:
                 one.turn.set()
 
-    def _leave(self, mine: _Waiting[Asked]) -> None:
+    def _leave(self, mine: _Waiting[CommitT]) -> None:
         """Pass the turn on to the question that has waited longest."""
         with self._lock:
             if self._turn is mine:

@@ -35,8 +35,8 @@ from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.farfield import Lists
+from softkv.ndarrays import Rows
 from softkv.storage import Layout, Snapshot
-from softkv.storage.layout import Rows
 
 TOGETHER = 4096  # values that are read together
 COPIED = 1 << 16  # numbers of values that are copied at once

@@ -21,10 +21,10 @@ from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import problem_of_statistics, statistics_decoded, statistics_encoded
 from softkv.index.shuffling import problem_of_heads
 from softkv.logs import log_of
-from softkv.maths.farfield import Array, Lists
+from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
+from softkv.ndarrays import Flags, Reals, Rows
 from softkv.storage import Snapshot
-from softkv.storage.layout import Mask, Rows
 
 NAME = "lists-unfinished"  # of the index file
 FEWEST = 4  # items of an index, since a quarter of them is held out
@@ -41,7 +41,7 @@ class HalfBuilt:
     items: int  # live items when it began
     whole: int  # live items when all lists were last made anew
     is_refined: bool  # whether existing lists are refined
-    centre: Array  # (d,), of the form
+    centre: Reals  # (d,), of the form
     offsets: Rows  # (l + 1,)
     heads: Rows | None  # (l,), how many of the first rows of each list are its head
     order: Rows = field(default_factory=lambda: np.empty(0, np.int64))  # (n,)
@@ -54,7 +54,7 @@ class HalfBuilt:
             return f"rows are assigned to {len(self.offsets) - 1:,} lists"
         return "rows lie in their lists" if self.lists is None else "lists are measured"
 
-    def laid(self, kept: Mask) -> "HalfBuilt":
+    def laid(self, kept: Flags) -> "HalfBuilt":
         """Once those rows that were `kept`, (n,), lie in their order."""
         before = np.concatenate([[0], kept.cumsum()])
         offsets = before[self.offsets]

@@ -26,12 +26,12 @@ from softkv.progress import Progress
 from softkv.storage import Repaired, Store
 from softkv.storage import repair as repair_items
 from softkv.storage.protocol.index_files import IndexFile
+from softkv.storage.store import AnyPath
 
 if TYPE_CHECKING:  # formats are loaded by those who export and import
     from softkv.files.exports.header import Header
 
-Path = str | os.PathLike[str]
-Settings = dict[str, Any]
+AllSettings = dict[str, Any]
 
 EMPTY = "there are no items that it could be about."
 
@@ -40,7 +40,7 @@ class LearnedNotCarried(UserWarning):
     """What a store has learned (`fit`) does not come along."""
 
 
-def export_to(view: View, path: Path, *, force: bool, progress: Progress | None) -> int:
+def export_to(view: View, path: AnyPath, *, force: bool, progress: Progress | None) -> int:
     """Write all of a store to one file, with its temperature and what it has learned; returns how many items."""
     from softkv.files.exports import export
 
@@ -56,7 +56,7 @@ def export_into(view: View, file: BinaryIO, suffix: str, *, progress: Progress) 
     WRITTEN[suffix](file, view.snapshot, Header.of(view.snapshot, *_carried(view, suffix)), progress)
 
 
-def _carried(view: View, path: str) -> tuple[Settings, dict[str, bytes]]:
+def _carried(view: View, path: str) -> tuple[AllSettings, dict[str, bytes]]:
     """The settings that go into a file of this name, and the bytes of the metric."""
     from softkv.files.exports.formats import TABLE
 
@@ -104,7 +104,7 @@ def _packed(view: View, *, known: bool) -> bytes:
     return packed
 
 
-def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> int:
+def import_from(file: AnyPath, path: AnyPath, *, progress: Progress | None = None) -> int:
     """Make a new store of what `export` wrote; returns how many items it has. A failure leaves no store behind.
 
     Args:
@@ -114,7 +114,7 @@ def import_from(file: Path, path: Path, *, progress: Progress | None = None) -> 
     """
     from softkv.files.exports import load
 
-    arrived: list[tuple[Settings, Learned]] = []
+    arrived: list[tuple[AllSettings, Learned]] = []
 
     def accept(head: "Header") -> "Header":
         learned = _learned_in(head, os.fspath(file))
@@ -167,13 +167,13 @@ def _naming(file: str) -> Iterator[None]:
         raise BadRecord(f"{file}: {error}") from error
 
 
-def repair(path: Path, new: Path, *, shard: bool = False) -> Repaired:
+def repair(path: AnyPath, new: AnyPath, *, shard: bool = False) -> Repaired:
     """Write the good items of the store at `path` to a new store, with what it has learned.
 
     What a `shard` was told of its cluster comes along as it was: whether it holds, all shards decide (`settle_shard`).
     """
 
-    def carry(settings: Settings, index: Callable[[str], IndexFile | None], done: Repaired, store: Store) -> None:
+    def carry(settings: AllSettings, index: Callable[[str], IndexFile | None], done: Repaired, store: Store) -> None:
         settings, name = settings if shard else moved(settings, done), settings.get("projection")
         if not isinstance(name, str):
             return store.configure(settings)
@@ -190,7 +190,7 @@ def repair(path: Path, new: Path, *, shard: bool = False) -> Repaired:
     return repair_items(path, new, carry=carry)
 
 
-def moved(settings: Settings, done: Repaired) -> Settings:
+def moved(settings: AllSettings, done: Repaired) -> AllSettings:
     """The settings of a store, or of a cluster, for the one to which its items were saved."""
     found, items = dict(settings), done.saved + done.lost
     with suppress(AttributeError, KeyError, TypeError, ValueError):  # what cannot be read is named by whoever asks
@@ -209,7 +209,7 @@ def _counted(told: Mapping[str, Any], done: Repaired) -> dict[str, Any]:
     return {**told, "last": min(told["last"], done.same_numbers)}
 
 
-def settle_shard(path: Path, settings: Settings, done: Repaired) -> None:
+def settle_shard(path: AnyPath, settings: AllSettings, done: Repaired) -> None:
     """Give a repaired shard the settings of its repaired cluster, and limit what was learned to the same items."""
     with Store.open(path, "w") as store, store.snapshot() as snapshot:
         if snapshot.layout is not None and "projection" in settings:
@@ -220,7 +220,7 @@ def settle_shard(path: Path, settings: Settings, done: Repaired) -> None:
         store.configure(settings)
 
 
-def _settle(store: Store, settings: Settings, learned: Learned) -> None:
+def _settle(store: Store, settings: AllSettings, learned: Learned) -> None:
     """Give a store that has all its items the learned metric and these settings."""
     with store.snapshot() as snapshot:
         whole = learned.with_numbers(snapshot)
@@ -231,7 +231,7 @@ def _settle(store: Store, settings: Settings, learned: Learned) -> None:
     store.configure(settings)
 
 
-def _unlearned(settings: Settings) -> Settings:
+def _unlearned(settings: AllSettings) -> AllSettings:
     return {name: one for name, one in settings.items() if name != "projection"}
 
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
 from softkv.guard.guard import Guard
+from softkv.ndarrays import Matrix
 from softkv.storage import Item
-from softkv.storage.layout import Matrix
 
 BLOCK = 1 << 16  # rows of a block, unless another number is asked for
 

@@ -25,6 +25,7 @@ from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.kinds import ValueKind
 from softkv.learning import measures
+from softkv.ndarrays import Floats
 from softkv.portrait import as_table
 from softkv.progress import Stages
 
@@ -37,8 +38,7 @@ POINTS = 200  # of a curve, at most
 MEASURES: tuple[str, ...] = ("accuracy", "log_loss", "calibration_error", "rmse", "log_likelihood", "auroc")
 MEASURES += ("known", "wrong_known", "strangers_known")
 
-Floats = npt.NDArray[np.float64]
-Curve = tuple[tuple[float, float], ...]
+CurvePoints = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class Way:
     known: float | None = None  # the share of queries that are known, if a guard covers such answers
     wrong_known: float | None = None  # of labels, the share of wrong answers among the known
     strangers_known: float | None = None  # the share of out-of-scope queries that are known
-    reliability: Curve = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
-    abstention: Curve = ()  # (share that is answered, error) when those of the least log_mass are left out
-    warmth: Curve = ()  # (temperature, error), where temperatures were asked for
+    reliability: CurvePoints = ()  # (confidence, accuracy) of labels; of numbers (level of an interval, targets within)
+    abstention: CurvePoints = ()  # (share that is answered, error) when those of the least log_mass are left out
+    warmth: CurvePoints = ()  # (temperature, error), where temperatures were asked for
     routes: Mapping[str, int] = field(default_factory=dict)  # how many queries were answered by each route
     scanned: str | None = None  # the most frequent reason for scans, unless the store is small
     rows_read: float | None = None  # how many rows were compared for a query, on the average
@@ -281,7 +281,7 @@ class _Evaluating:
     def _error(self, loss: float) -> float:
         return math.sqrt(loss) if self.view.labels is None else loss
 
-    def _abstention(self, found: Answers) -> Curve:
+    def _abstention(self, found: Answers) -> CurvePoints:
         shares, means = measures.abstention(found.log_mass, self._losses(found))
         some = np.unique(np.linspace(0, len(shares) - 1, POINTS).astype(np.int64))
         return tuple((float(shares[one]), self._error(float(means[one]))) for one in some)

@@ -30,8 +30,8 @@ from softkv.guard.calibrating import Beside, Promise, calibrate, distances
 from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
+from softkv.ndarrays import Flags, Matrix
 from softkv.progress import Stages
-from softkv.storage.layout import Mask, Matrix
 
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
 POINTS, PAIRS = 10_000, 1 << 32  # at most: calibration points, and pairs of these and the items that answer
@@ -45,7 +45,7 @@ class Points(NamedTuple):
 
     queries: Matrix
     aims: npt.NDArray[Any] | None  # codes, numbers or vectors; None for texts
-    mask: Mask | None  # over the items in their order, or None for all
+    mask: Flags | None  # over the items in their order, or None for all
     who: str
     places: npt.NDArray[np.int64] | None = None  # in that order, where the queries are items
     left_out: int = 0  # how many given queries were dropped since they are items
@@ -112,15 +112,15 @@ class Examining:
     def __init__(self, reader: Any, view: View, told: Stages | None) -> None:
         self.reader, self.view, self.told = reader, view, told
 
-    def seen(self, queries: Matrix, mask: Mask | None, name: str) -> Seen:
+    def seen(self, queries: Matrix, mask: Flags | None, name: str) -> Seen:
         """The answers of these items, without any guard."""
         return seen_of(self._answers(queries, TOGETHER, lambda _: mask, name))
 
-    def left_out(self, places: npt.NDArray[np.int64], mask: Mask | None, name: str) -> Seen:
+    def left_out(self, places: npt.NDArray[np.int64], mask: Flags | None, name: str) -> Seen:
         """The answer to each of the items at these places, by the other items in the mask."""
         count = len(self.view.order)
 
-        def masks(some: slice) -> Mask:
+        def masks(some: slice) -> Flags:
             mine = places[some]
             found = np.ones((len(mine), count), np.bool_) if mask is None else np.repeat(mask[None], len(mine), 0)
             found[np.arange(len(mine)), mine] = False
@@ -129,7 +129,7 @@ class Examining:
         queries = self.view.snapshot.vectors(self.view.order[places])
         return seen_of(self._answers(queries, AT_A_TIME, masks, name))
 
-    def widths(self, mask: Mask | None) -> WidthRule:
+    def widths(self, mask: Flags | None) -> WidthRule:
         """Learn widths from how far off the answer to each item is without it."""
         view = self.view
         answering = np.arange(len(view.order)) if mask is None else np.flatnonzero(mask)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from softkv.asking.embedding import Embedding, Given
+from softkv.asking.embedding import AnyEmbedder, Embedding
 from softkv.asking.profile import Profile
 from softkv.asking.view import Findings, View
 from softkv.database.aside import put_back, require_nothing_kept
@@ -26,7 +26,7 @@ from softkv.storage.disk.announced import announced
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
 
-Seen = TypeVar("Seen", bound=View)
+ViewT = TypeVar("ViewT", bound=View)
 
 
 def open_here(
@@ -35,7 +35,7 @@ def open_here(
     *,
     value: str | None = None,
     compatibility: str | None = None,
-    embedder: Given = None,
+    embedder: AnyEmbedder = None,
     temperature: float | None = None,
     force: bool = False,
     wait: float = 0.0,
@@ -107,7 +107,7 @@ class SoftKV(Closing, Changes):
     def _new_view(self) -> View:
         return self._wished(View(self._store.snapshot(), self._findings))
 
-    def _wished(self, view: Seen) -> Seen:
+    def _wished(self, view: ViewT) -> ViewT:
         """A view, with the reader's own options where the store has none."""
         if self._wanted is not None:
             view.profile = replace(

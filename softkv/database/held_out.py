@@ -14,7 +14,7 @@ import numpy as np
 from softkv.asking.profile import REAL
 from softkv.asking.view import View
 from softkv.errors import InputError
-from softkv.storage.layout import Mask
+from softkv.ndarrays import Flags
 
 HOLD_OUT = 0.2  # unless another share is asked for
 SALT = b"held out"  # so that the hash differs from other hashes of the same names
@@ -30,12 +30,12 @@ def checked_hold_out(given: object) -> float:
     return float(given)
 
 
-def held_out(view: View, share: float, last: float = math.inf) -> Mask:
+def held_out(view: View, share: float, last: float = math.inf) -> Flags:
     """Which rows take no part, by the hash of their keys, or of their numbers where they have none.
 
     None above `last`: an item that came later may have been learned from, deleted, and added again.
     """
-    found: Mask = np.zeros(view.snapshot.rows, np.bool_)
+    found: Flags = np.zeros(view.snapshot.rows, np.bool_)
     if share:
         rows, most = np.flatnonzero(view.snapshot.live), int(share * (1 << 64))
         names = view.snapshot.names(rows)

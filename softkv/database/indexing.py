@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from softkv.asking.given import array_of
 from softkv.asking.indexed import NAME, summable, with_heads
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
@@ -24,7 +25,7 @@ from softkv.asking.view import View
 from softkv.database.begun import FEWEST, HalfBuilt, found, is_begun, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.refining import is_current, owners_of, refinable
-from softkv.errors import EmptyStore, InputError, NotExpressible, ShapeError, StoreError
+from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
 from softkv.index.calibration import Calibration
 from softkv.index.dividing import divided
@@ -36,14 +37,13 @@ from softkv.learning.temperature import size_of
 from softkv.logs import log_of
 from softkv.maths.blas import free_threads
 from softkv.maths.compatibility import COMPATIBILITIES
-from softkv.maths.farfield import Array, Lists
+from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form, form_of
-from softkv.maths.moments import Rows as Blocks
-from softkv.maths.moments import measured, with_rows
+from softkv.maths.moments import ReadRows, measured, with_rows
+from softkv.ndarrays import Flags, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 from softkv.storage import Snapshot, Store
-from softkv.storage.layout import Mask, Rows
-from softkv.storage.protocol.publishing import Content
+from softkv.storage.protocol.publishing import FileContent
 
 LOG = log_of(__name__)
 REHEARSED = 1440  # items in a rehearsal; a third of them choose plans, the others test these
@@ -113,7 +113,7 @@ def build(
     return index
 
 
-def _current(view: View, form: Form, wanted: Wanted, temperatures: Array) -> ListIndex | None:
+def _current(view: View, form: Form, wanted: Wanted, temperatures: Reals) -> ListIndex | None:
     """The index that there is, if building it again would change nothing."""
     anew = wanted.whole or wanted.queries is not None or is_begun(view.snapshot)
     index = None if anew else refinable(view, form, wanted.lists)
@@ -142,7 +142,7 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
 
 
 def put(
-    store: Store, lock: threading.RLock, generation: int, name: str, content: Content, instead_of: str | None = None
+    store: Store, lock: threading.RLock, generation: int, name: str, content: FileContent, instead_of: str | None = None
 ) -> None:
     """Write an index file, if the rows still lie as they did when it was made of them."""
     with lock:
@@ -152,7 +152,7 @@ def put(
         store.put_index(name, content, instead_of=instead_of)
 
 
-def form_for(view: View, asked: npt.NDArray[np.float32] | None, centre: Array | None = None) -> Form:
+def form_for(view: View, asked: npt.NDArray[np.float32] | None, centre: Reals | None = None) -> Form:
     """The form of an index for the way in which this store compares; `centre` is that of one that was begun."""
     snapshot, compatibility, metric = view.snapshot, view.profile.compatibility or "dot", None
     if view.learned is not None:
@@ -203,7 +203,7 @@ def _checked_count(lists: int | None, rows: int) -> int:
     return lists
 
 
-def rehearsed_temperatures(view: View, given: tuple[float, float] | None) -> Array:
+def rehearsed_temperatures(view: View, given: tuple[float, float] | None) -> Reals:
     """The temperatures to rehearse at, rising; in a given range, at most a factor of WARMTH apart."""
     if given is None:
         near = view.usual_temperature * WARMTH ** np.arange(COLDEST, WARMEST + 1)
@@ -222,7 +222,10 @@ def checked_queries(view: View, given: Any) -> npt.NDArray[np.float32] | None:
     """The queries to calibrate on, as vectors, if there are any."""
     if given is None:
         return None
-    vectors = np.asarray(given, np.float32)
+    vectors = array_of(given, "queries to calibrate on")
+    if vectors.dtype.kind not in "fiu":
+        raise KindError(f"expected queries to calibrate on as vectors of numbers, got {vectors.dtype}.")
+    vectors = vectors.astype(np.float32, copy=False)
     if vectors.ndim != 2 or vectors.shape[1] != view.layout.key_width or not np.isfinite(vectors).all():
         raise ShapeError(
             f"expected queries to calibrate on as finite vectors of width {view.layout.key_width}, one in each row, "
@@ -274,10 +277,10 @@ def _overtaken(store: Store) -> StoreError:
     return StoreError(f"{store.path} was compacted while its index was built. Build it again.")
 
 
-def _rows(snapshot: Snapshot, form: Form) -> Blocks:
+def _rows(snapshot: Snapshot, form: Form) -> ReadRows:
     """Keys as the form makes them, and values as vectors, or as they are where they are codes of labels."""
 
-    def rows(start: int, stop: int) -> tuple[Array, Array]:
+    def rows(start: int, stop: int) -> tuple[Reals, Reals]:
         edges = (
             (np.array([start]), np.array([stop])) if stop > start else (np.empty(0, np.int64), np.empty(0, np.int64))
         )
@@ -301,7 +304,7 @@ def _rehearsed(
     form: Form,
     begun: HalfBuilt,
     asked: npt.NDArray[np.float32] | None,
-    temperatures: Array,
+    temperatures: Reals,
     progress: Stages,
 ) -> ListIndex:
     """Rehearse: find out how wrong estimates by these lists are."""
@@ -330,10 +333,10 @@ class Askers(NamedTuple):
 
     queries: npt.NDArray[np.float32]
     rows: Rows  # the rows whose keys they are, which are held out; -1 for a query that is no row
-    live: Mask  # the rows that lookups find
+    live: Flags  # the rows that lookups find
 
 
-def lists_of(lists: Lists, offsets: Rows, form: Form, snapshot: Snapshot, some: Mask) -> Lists:
+def lists_of(lists: Lists, offsets: Rows, form: Form, snapshot: Snapshot, some: Flags) -> Lists:
     """The statistics of lists, of only some of their rows."""
     gone = np.flatnonzero(~some)
     owners, values = np.searchsorted(offsets, gone, side="right") - 1, summable(snapshot.values(gone), snapshot)
@@ -342,11 +345,11 @@ def lists_of(lists: Lists, offsets: Rows, form: Form, snapshot: Snapshot, some: 
 
 def rehearsed_by(
     asked: Askers,
-    among: Callable[[Mask], Lists],
+    among: Callable[[Flags], Lists],
     offsets: Rows,
-    rows: Blocks,
+    rows: ReadRows,
     form: Form,
-    temperatures: Array,
+    temperatures: Reals,
     *,
     scale: float,
     progress: Progress,
@@ -370,7 +373,7 @@ def rehearsed_by(
     )
 
 
-def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Array, npt.NDArray[np.float64]]:
+def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Reals, npt.NDArray[np.float64]]:
     """The queries as dot products take them, and what scores add."""
     rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))
     return rewritten if form.measures_distance else rewritten.astype(np.float32), added

@@ -31,7 +31,7 @@ SoftKV: TypeAlias = Any  # that of handle.py, which imports this file: importing
 BATCH = 10_000  # records
 
 Names = str | Sequence[str] | None
-Report = Callable[[BadRecord], None]
+OnBad = Callable[[BadRecord], None]
 
 
 class Frame(Protocol):
@@ -71,7 +71,7 @@ def load(
     values: str | os.PathLike[str] | None = None,
     on_conflict: str = "error",
     skip: int = 0,
-    skip_bad: bool | Report = False,
+    skip_bad: bool | OnBad = False,
     batch: str | None = None,
     progress: Progress | None = None,
 ) -> Loaded:
@@ -155,7 +155,7 @@ def framed(db: SoftKV, frame: Any, names: Sequence[Names], beside: Sequence[Any]
 class Loading:
     """The records of a file, and how many of them are in the store so far."""
 
-    def __init__(self, source: str, on_conflict: str, *, skip: int, skip_bad: bool | Report, batch: str | None) -> None:
+    def __init__(self, source: str, on_conflict: str, *, skip: int, skip_bad: bool | OnBad, batch: str | None) -> None:
         if type(skip) is not int or skip < 0:
             raise InputError(f"expected skip as a number of records, 0 or more, got {skip!r}.")
         self.source, self.seen = source, skip

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from softkv import storage
-from softkv.asking.embedding import Given
+from softkv.asking.embedding import AnyEmbedder
 from softkv.database import carrying
 from softkv.database.handle import SoftKV, open_here
 from softkv.errors import InputError, StoreNotFound
@@ -17,8 +17,7 @@ from softkv.progress import Progress
 from softkv.storage import Backup, Repaired, Report
 from softkv.storage.disk.named import HELD, is_bare_url, is_cluster, is_held, is_url
 from softkv.storage.protocol.opening import directory_of
-
-Path = str | os.PathLike[str]
+from softkv.storage.store import AnyPath
 
 
 def open(  # noqa: A001 - softkv.open, as in dbm
@@ -27,7 +26,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     *,
     value: str | None = None,
     compatibility: str | None = None,
-    embedder: Given = None,
+    embedder: AnyEmbedder = None,
     temperature: float | None = None,
     force: bool = False,
     wait: float = 0.0,
@@ -87,7 +86,7 @@ def open(  # noqa: A001 - softkv.open, as in dbm
     return open_here(path, mode, embedder=embedder, force=force, wait=wait, **options)
 
 
-def check(path: Path, *, at_least: int | None = None) -> Report:
+def check(path: AnyPath, *, at_least: int | None = None) -> Report:
     """Compare everything in a store or a cluster with everything else; one that is before `at_least` is not ok.
 
     Unlike `check` of a handle, it reports damage for which there can be no handle.
@@ -102,7 +101,7 @@ def check(path: Path, *, at_least: int | None = None) -> Report:
     return storage.check(path, at_least=at_least)
 
 
-def repair(path: Path, new: Path) -> Repaired:
+def repair(path: AnyPath, new: AnyPath) -> Repaired:
     """Write the good items of the store or the cluster at `path` to a new one, with what it has learned.
 
     >>> import softkv, tempfile, os
@@ -121,7 +120,12 @@ def repair(path: Path, new: Path) -> Repaired:
 
 
 def restore(
-    path: Path, target: Path, *, disks: Sequence[Path] = (), force: bool = False, progress: Progress | None = None
+    path: AnyPath,
+    target: AnyPath,
+    *,
+    disks: Sequence[AnyPath] = (),
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> Backup:
     """Copy a backup to where nothing is, as a store or a cluster of its own that may be written to.
 

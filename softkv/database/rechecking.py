@@ -36,8 +36,8 @@ from softkv.index.verdict import CHANGED, Truth, Verdict, moved
 from softkv.logs import log_of
 from softkv.maths.farfield import Units, tilted
 from softkv.maths.ranking import Ranking, no_ranking
+from softkv.ndarrays import Flags, Rows
 from softkv.storage import Store
-from softkv.storage.layout import Mask, Rows
 
 LOG = log_of(__name__)
 ASKED = 256  # items that are left out
@@ -207,7 +207,7 @@ class _Pace:
 
 
 def _exactly(
-    view: View, index: ListIndex, asked: list[Asking], counted: Mask
+    view: View, index: ListIndex, asked: list[Asking], counted: Flags
 ) -> Generator[float, None, tuple[list[Truth], Ranking]]:
     """The exact answers to all questions, and the best rows of each, by all rows that count.
 

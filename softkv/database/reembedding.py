@@ -7,7 +7,7 @@ Only items whose text is known can be embedded again: bare vectors make it refus
 
 from dataclasses import replace
 
-from softkv.asking.embedding import Given
+from softkv.asking.embedding import AnyEmbedder
 from softkv.asking.profile import Profile
 from softkv.database.carrying import LearnedNotCarried
 from softkv.embedders import DEFAULT, Identity, find
@@ -19,7 +19,7 @@ from softkv.storage import Store
 BATCH = 4096
 
 
-def reembed(store: Store, embedder: Given, progress: Progress | None) -> int:
+def reembed(store: Store, embedder: AnyEmbedder, progress: Progress | None) -> int:
     """Write a new generation with the vectors of another model; returns how many items it has.
 
     Without a model it goes on with a change that was begun.

@@ -14,10 +14,9 @@ from softkv.asking.indexed import summable
 from softkv.asking.view import View
 from softkv.index.dividing import emptied
 from softkv.index.late import Homes
-from softkv.index.lists import OUTGROWN, Counts, ListIndex
-from softkv.maths.farfield import Array
+from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.maths.forms import Form
-from softkv.storage.layout import Rows
+from softkv.ndarrays import Counts, Reals, Rows
 
 TOGETHER = 1 << 14  # rows that are read together
 
@@ -33,7 +32,7 @@ def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
     return index if alike and same and grown <= OUTGROWN else None
 
 
-def is_current(view: View, index: ListIndex, temperatures: Array) -> bool:
+def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
     """Whether an index was calibrated on items, at these temperatures, and no item was added or deleted since."""
     before, calibrated_on = index.calibration.temperatures, index.facts.get("calibrated on")
     same = len(before) == len(temperatures) and np.allclose(before, temperatures, rtol=1e-6)

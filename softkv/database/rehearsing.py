@@ -16,13 +16,13 @@ from softkv.asking.spanning import Spanning, calibration_encoded, turned_to
 from softkv.database import indexing
 from softkv.maths.abreast import abreast
 from softkv.maths.blas import free_threads
-from softkv.maths.farfield import Array, Lists
+from softkv.maths.farfield import Lists
+from softkv.ndarrays import Flags, Reals
 from softkv.progress import Stages, untold
-from softkv.storage.layout import Mask
 
 
 @free_threads()
-def rehearsed_together(view: Spanning, temperatures: Array, queries: Any, told: Stages | None) -> bytes | None:
+def rehearsed_together(view: Spanning, temperatures: Reals, queries: Any, told: Stages | None) -> bytes | None:
     """The calibration of the index over all stores, as `Spanning.index` reads it; None where there is no such index.
 
     Uses these queries, or else items, which are held out. Rows that were added after the lists were made are in none.
@@ -42,11 +42,11 @@ def rehearsed_together(view: Spanning, temperatures: Array, queries: Any, told: 
     else:
         askers, asked = np.full(len(asked), -1), random.permutation(asked)
 
-    def rows(start: int, stop: int) -> tuple[Array, Array]:
+    def rows(start: int, stop: int) -> tuple[Reals, Reals]:
         some = order[start:stop]
         return form.keys(snapshot.vectors(some)), summable(snapshot.values(some), snapshot)
 
-    def among(some: Mask) -> Lists:
+    def among(some: Flags) -> Lists:
         """The statistics of some rows."""
         left = []
         for (one, index), there in zip(known, np.split(some, ends[:-1]), strict=True):

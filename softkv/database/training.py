@@ -31,10 +31,10 @@ from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
-from softkv.maths.metric import Matrix, Metric
+from softkv.maths.metric import Metric
+from softkv.ndarrays import Matrix, Rows
 from softkv.progress import Stages
 from softkv.storage import Store
-from softkv.storage.layout import Rows
 
 MOST = 50_000  # items that are used; of more, so many are drawn
 FEWEST = 20  # items that anything can be learned from

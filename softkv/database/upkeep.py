@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.asking.embedding import Given
+from softkv.asking.embedding import AnyEmbedder
 from softkv.asking.indexed import NAME
 from softkv.asking.learned import carried
 from softkv.asking.profile import Profile
@@ -299,7 +299,7 @@ class Upkeep(Reader):
                 self._store.drop_index(name)
         LOG.info("dropped the index")
 
-    def reembed(self, embedder: Given, *, progress: Progress | None = None) -> int:
+    def reembed(self, embedder: AnyEmbedder, *, progress: Progress | None = None) -> int:
         """Embed all items again with another model; returns how many.
 
         When interrupted, calling it again goes on, with None for the model that was begun with. Until it is done,

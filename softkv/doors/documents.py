@@ -18,7 +18,7 @@ from softkv.errors import InputError, KeyMissing, KindError, NotExpressible, Not
 from softkv.storage.closing import Closing
 from softkv.storage.disk.named import is_url
 
-Store = SoftKV | str | os.PathLike[str]
+AnyStore = SoftKV | str | os.PathLike[str]
 FIRST, MORE = 16, 4  # items in the first lookup, and the factor for the next where these hold too little weight
 SHOWN = 1 << 30  # more than any store has, to ask for all
 MISSING = object()
@@ -27,7 +27,7 @@ MISSING = object()
 class Holding(Closing):
     """An object with a handle, `db`, which was given to it, or which it opened and closes."""
 
-    def __init__(self, store: Store, mode: str = "c", *, embedder: Any, value: str) -> None:
+    def __init__(self, store: AnyStore, mode: str = "c", *, embedder: Any, value: str) -> None:
         self._opened = isinstance(store, str | os.PathLike)
         if isinstance(store, str | os.PathLike):
             self.db = open_store(store, mode, embedder=embedder, value=None if is_url(store) else value)

@@ -18,7 +18,7 @@ from typing import Any
 
 from softkv.answer import Contributor
 from softkv.asking.profile import Profile
-from softkv.doors.documents import Holding, Store, drop, heaviest, relevance_of
+from softkv.doors.documents import AnyStore, Holding, drop, heaviest, relevance_of
 from softkv.errors import DuplicateKey, EmbedderNeeded, FilterError, InputError, KindError, MissingExtra
 from softkv.storage import Item
 from softkv.storage.disk.named import is_url
@@ -68,7 +68,7 @@ class SoftKVDocumentStore(Holding):
         mode: "c", or "r" to read alone, beside another process or pipeline that writes.
     """
 
-    def __init__(self, store: Store, *, embedder: Any = None, mode: str = "c") -> None:
+    def __init__(self, store: AnyStore, *, embedder: Any = None, mode: str = "c") -> None:
         super().__init__(store, mode, embedder=embedder, value="number")
         self._embedder, self._mode = embedder, mode
         first = next(self.db.select(stop=1), None)

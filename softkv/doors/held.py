@@ -10,7 +10,7 @@ Shapes: n items, b queries, d key width, p value width.
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.learned import Learned
+from softkv.asking.question import Compared
 from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.evaluating import equals
@@ -31,22 +32,20 @@ from softkv.learning.slopes import may_be_read_off, on_planes
 from softkv.learning.temperature import typical_temperature, unit_near
 from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.ndarrays import AnyArray
 from softkv.plain import soft_lookup
 
 REPEATED = 1 << 14  # most items to which integer weights are expanded
-
-Array = npt.NDArray[Any]
-Compared = str | Compatibility | Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
     """The items to fit: keys (n, d), and numbers (n,), vectors (n, p) or the codes of labels (n,)."""
 
-    keys: Array
-    values: Array
+    keys: AnyArray
+    values: AnyArray
     labels: tuple[str, ...] | None = None  # the names of the codes
-    shares: Array | None = None  # (n,), how much each counts, all above 0
+    shares: AnyArray | None = None  # (n,), how much each counts, all above 0
 
     @property
     def kind(self) -> str:
@@ -55,7 +54,7 @@ class Items:
             return "label"
         return "number" if self.values.ndim == 1 else "vector"
 
-    def wanted(self) -> Array:
+    def wanted(self) -> AnyArray:
         """The targets by which predictions are measured: codes, or values (n, p) whose columns count equally."""
         if self.labels is not None:
             return self.values
@@ -63,7 +62,7 @@ class Items:
         columns /= unit_near(float(np.abs(columns).max()))
         columns -= np.average(columns, 0, self.shares)
         deviations = np.average(columns**2, 0, self.shares) ** 0.5
-        scaled: Array = columns / np.where(deviations > 0, deviations, 1.0)
+        scaled: AnyArray = columns / np.where(deviations > 0, deviations, 1.0)
         return scaled
 
     @property
@@ -71,7 +70,7 @@ class Items:
         """The number of items; one of weight 2 counts as two."""
         return max(len(self.keys), 0 if self.shares is None else int(self.shares.sum()))
 
-    def repeated(self) -> Array:
+    def repeated(self) -> AnyArray:
         """The keys, each repeated by its weight, if weights are whole numbers and the result is not too large."""
         if self.shares is None or self.count > REPEATED or (self.shares % 1).any():
             return self.keys
@@ -132,7 +131,7 @@ class InMemory:
     in_unit: float  # the temperature for the scaled items
     unit: float = 1.0  # items are divided by it; a power of two, so that nothing is rounded
     learned: Learned | None = None
-    inverse_lengths: Array | None = None  # (n,), where only the directions of keys count
+    inverse_lengths: AnyArray | None = None  # (n,), where only the directions of keys count
 
     @classmethod
     def of(cls, items: Items, way: Choices) -> "InMemory":
@@ -182,7 +181,7 @@ class InMemory:
         degree = compatibility_of(self.compatibility).degree if self.learned is None else None
         return self.in_unit * self.unit ** (degree or 0)
 
-    def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:  # noqa: ARG002 - all of it is exact
+    def ask(self, queries: AnyArray, *, k: int | None, tolerance: float) -> Answers:  # noqa: ARG002 - all of it is exact
         """Look up (b, d) queries."""
         items, compared = self.items, self._compared()
         queries = queries.astype(np.result_type(queries, items.keys)) / self.unit
@@ -214,7 +213,7 @@ class InMemory:
         )
         return replace(answers, value=found.heights, spread=found.spreads)
 
-    def holds(self, queries: Array) -> npt.NDArray[np.bool_]:
+    def holds(self, queries: AnyArray) -> npt.NDArray[np.bool_]:
         """Which of (b, d) queries are the key of an item, as far as the coarser type of the two tells, (b,)."""
         coarse = min(queries.dtype, self.items.keys.dtype)
         with np.errstate(over="ignore"):
@@ -265,7 +264,7 @@ class OnDisk:
             raise NotExpressible("a store compares in one of the ways that have a name. Leave out path= to hold items.")
         if items.shares is not None:
             raise NotExpressible("a store keeps no weights of samples. Leave out path=, or add items more than once.")
-        values: Sequence[Any] | Array = items.values
+        values: Sequence[Any] | AnyArray = items.values
         if items.labels is not None:
             values = [items.labels[code] for code in items.values.tolist()]
         temperature = _tuned(items, way) if way.tunes(items) else way.temperature
@@ -316,13 +315,13 @@ class OnDisk:
                 self._db, self._opened = db, here
             return self._db
 
-    def ask(self, queries: Array, *, k: int | None, tolerance: float) -> Answers:
+    def ask(self, queries: AnyArray, *, k: int | None, tolerance: float) -> Answers:
         """Look up (b, d) queries."""
         answers = self.db().lookup(queries, k=k, temperature=self.asked_temperature, tolerance=tolerance, show=0)
         assert isinstance(answers, Answers)
         return answers
 
-    def holds(self, queries: Array) -> npt.NDArray[np.bool_]:
+    def holds(self, queries: AnyArray) -> npt.NDArray[np.bool_]:
         """Which of (b, d) queries are the vector of an item, (b,)."""
         return equals(self.db()._view(), (), queries.astype(np.float32)) >= 0
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Contributor
-from softkv.doors.documents import Holding, Store, drop, heaviest, relevance_of
+from softkv.doors.documents import AnyStore, Holding, drop, heaviest, relevance_of
 from softkv.errors import InputError, KeyMissing, KindError, MissingExtra, ShapeError
 from softkv.kinds import ValueKind
+from softkv.ndarrays import Matrix
 from softkv.plain import soft_lookup
 from softkv.progress import Progress
 from softkv.storage import Item
-from softkv.storage.layout import Matrix
 
 try:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -79,7 +79,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         embedding: What embeds documents and queries. Otherwise the store does, as it always does.
     """
 
-    def __init__(self, store: Store, embedding: Embeddings | None = None) -> None:
+    def __init__(self, store: AnyStore, embedding: Embeddings | None = None) -> None:
         super().__init__(store, embedder=None if embedding is None else LangChainEmbedder(embedding), value="text")
         self._embeddings = embedding
         kind = self.db.value_kind
@@ -213,7 +213,7 @@ class SoftKVVectorStore(Holding, VectorStore):
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
-        store: Store | None = None,
+        store: AnyStore | None = None,
         **kwargs: Any,
     ) -> "SoftKVVectorStore":
         """Add documents to the store that `store` names, and return it."""

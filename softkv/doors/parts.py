@@ -18,11 +18,11 @@ from torch.utils.checkpoint import checkpoint
 from softkv.errors import ShapeError
 
 # Queries, the temperature, a mask and a bias -> what they find.
-Ask = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
 
 
 def in_parts(
-    ask: Ask,
+    ask: Attend,
     queries: Tensor,
     temperature: Tensor,
     mask: Tensor | None,

@@ -22,11 +22,11 @@ from softkv.guard.calibrating import Promise, calibrate, distances
 from softkv.guard.guard import CHANGED, Guard
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
+from softkv.ndarrays import AnyArray
 
 FOR_WIDTHS = 4  # one in so many samples fits the widths of intervals, and does not calibrate
 
-Array = npt.NDArray[Any]
-Estimator = TypeVar("Estimator", bound="Promising")
+PromisingT = TypeVar("PromisingT", bound="Promising")
 
 
 class Promising:
@@ -42,12 +42,12 @@ class Promising:
     def _fitted_on(self, X: Any) -> npt.NDArray[np.bool_]:
         raise NotImplementedError
 
-    def _aims(self, answers: Answers, y: Any) -> Array:
+    def _aims(self, answers: Answers, y: Any) -> AnyArray:
         raise NotImplementedError
 
     def conformalize(
-        self: Estimator, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float | None = 0.95
-    ) -> Estimator:
+        self: PromisingT, X: Any, y: Any, *, wrong_at_most: float = 0.05, confidence: float | None = 0.95
+    ) -> PromisingT:
         """Calibrate on samples that were not fitted on; what is said of more like these is then promised.
 
         Samples that were fitted, whatever their target, are left out; `guard_.found["left_out"]` says how many.
@@ -77,7 +77,7 @@ class Promising:
         self.guard_ = replace(guard, about=self._how(answers), found=seen_then, base=base)
         return self
 
-    def predict_known(self, X: Any) -> Array:
+    def predict_known(self, X: Any) -> AnyArray:
         """Whether enough is known of each sample to rely on its prediction, (n,); see `SoftKV.guard`."""
         return np.asarray(self._judged(X).known)
 
@@ -105,13 +105,13 @@ class Promising:
 class PromisingNumbers(Promising):
     """Predictions with intervals."""
 
-    def predict_interval(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[Array, Array]:
+    def predict_interval(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[AnyArray, AnyArray]:
         """The predictions (n,), and the ends of intervals that contain the truth this often, (n, 2, l)."""
         found = self._judged(X)
         levels = np.atleast_1d(confidence_level).tolist()
         return np.asarray(found.value), np.stack([found.interval(level) for level in levels], axis=2)
 
-    def _aims(self, answers: Answers, y: Any) -> Array:
+    def _aims(self, answers: Answers, y: Any) -> AnyArray:
         aims, wanted = np.atleast_1d(np.asarray(y, np.float64)), np.shape(answers.value)
         if len(aims) != wanted[0] or aims.size != math.prod(wanted) or not np.isfinite(aims).all():
             raise InputError(f"expected finite targets of shape {wanted}, got shape {aims.shape}, or some not finite.")
@@ -121,10 +121,10 @@ class PromisingNumbers(Promising):
 class PromisingLabels(Promising):
     """Predictions with sets of labels."""
 
-    classes_: Array
+    classes_: AnyArray
     _names: tuple[str, ...]
 
-    def predict_set(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[Array, Array]:
+    def predict_set(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[AnyArray, AnyArray]:
         """The predictions (n,), and sets of classes that contain the right one with these probabilities, (n, c, l)."""
         found = self._judged(X)
         seen, guard, best = seen_of(found), found.guard, self._by_class(found, found.value).argmax(1)
@@ -133,7 +133,7 @@ class PromisingLabels(Promising):
         sets = [self._by_class(found, guard.labels_within(seen, level)) > 0 for level in levels]
         return np.asarray(self.classes_)[best], np.stack(sets, axis=2)
 
-    def _by_class(self, answers: Answers, told: Array) -> Array:
+    def _by_class(self, answers: Answers, told: AnyArray) -> AnyArray:
         """What is told of each label of the store, (n, l), in the order of `classes_`, (n, c)."""
         places = {name: place for place, name in enumerate(self._names)}
         found = np.zeros((len(answers), len(self._names)))
@@ -147,7 +147,7 @@ class PromisingLabels(Promising):
                 )
         return found
 
-    def _aims(self, answers: Answers, y: Any) -> Array:
+    def _aims(self, answers: Answers, y: Any) -> AnyArray:
         given = np.ravel(y).tolist()
         if len(given) != len(answers):
             raise InputError(f"expected a label for each of {len(answers):,} samples, got {len(given):,}.")

@@ -23,10 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
+from softkv.asking.question import Compared
 from softkv.database import SoftKV
-from softkv.doors.held import Choices, Compared, InMemory, Items, OnDisk, require_kind
+from softkv.doors.held import Choices, InMemory, Items, OnDisk, require_kind
 from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
+from softkv.ndarrays import AnyArray
 
 try:
     from sklearn.base import (
@@ -44,7 +46,6 @@ except ImportError as error:
 
 FLOATS = (np.float64, np.float32)
 
-Array = npt.NDArray[Any]
 Estimator = TypeVar("Estimator", bound="_SoftKV")
 
 
@@ -75,12 +76,12 @@ class _SoftKV(BaseEstimator):
         self.overwrite = overwrite
         self.random_state = random_state
 
-    def decision_evidence(self, X: Any) -> Array:
+    def decision_evidence(self, X: Any) -> AnyArray:
         """How much is known about each sample, (n,): the log of the summed exp(score / temperature) of all items.
 
         Low where nothing that was learned is near; a threshold on it tells when to abstain.
         """
-        found: Array = self._asked(X).log_mass
+        found: AnyArray = self._asked(X).log_mass
         return found
 
     @property
@@ -209,7 +210,7 @@ class SoftKVRegressor(RegressorMixin, _SoftKV, PromisingNumbers):
             self._column = y.ndim == 2 and y.shape[1] == 1
         return self
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Any) -> AnyArray:
         """The weighted means, (n,) or (n, p)."""
         found = np.asarray(self._asked(X).value, np.float64)
         return found[:, None] if self._column else found
@@ -253,15 +254,15 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV, PromisingLabels):
         self._names = tuple(sorted(db.columns().labels or ()))
         self.classes_ = np.array(self._names)
 
-    def predict_proba(self, X: Any) -> Array:
+    def predict_proba(self, X: Any) -> AnyArray:
         """The weight of each class, (n, c), in the order of `classes_`."""
         answers = self._asked(X)
         return np.asarray(answers.value) if isinstance(self.held_, InMemory) else self._by_class(answers, answers.value)
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Any) -> AnyArray:
         """The most probable class of each sample, (n,)."""
         best = self.predict_proba(X).argmax(1)
-        found: Array = self.classes_[best]
+        found: AnyArray = self.classes_[best]
         return found
 
 
@@ -312,7 +313,7 @@ class SoftKVTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
     def _take_up(self, db: SoftKV) -> None:
         self._n_features_out = db.info().value_width
 
-    def transform(self, X: Any) -> Array:
+    def transform(self, X: Any) -> AnyArray:
         """What each vector becomes, (n, d)."""
         return np.asarray(self._asked(X).value)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias, final
 
-from softkv.embedders.embedder import Embedder, Vectors
+from softkv.embedders.embedder import Embedder
 from softkv.embedders.vectors import PROBES, checked_texts, checked_vectors, embedded, known_vectors, of_length_one
 from softkv.errors import EmbedderError, KindError, SoftKVError
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
 
 Function: TypeAlias = Callable[[Sequence[str]], Any]  # texts -> a matrix with one row for each
@@ -38,15 +39,15 @@ class FunctionEmbedder:
         self.width = int(probes.shape[1])
         self.normalised = of_length_one(probes)
 
-    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
         """The vectors that the function returns, checked."""
 
-        def embed(block: list[str], first: int) -> Vectors:
+        def embed(block: list[str], first: int) -> Matrix:
             return known_vectors(self._function(block), block, name=self.name, width=self.width, first=first)
 
         return embedded(texts, self.width, _TEXTS, embed, progress)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def queries(self, texts: Sequence[str]) -> Matrix:
         """The vectors of texts that ask, which a function embeds as it does documents."""
         return self.documents(texts)
 
@@ -76,13 +77,13 @@ class ObjectEmbedder:
         self.document_prompt = embedder.document_prompt
         self._embedder = embedder
 
-    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
         """The vectors that the object returns for documents, checked."""
         texts = checked_texts(texts)
         given = self._embedder.documents(texts, progress=progress)
         return known_vectors(given, texts, name=self.name, width=self.width)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def queries(self, texts: Sequence[str]) -> Matrix:
         """The vectors that the object returns for queries, checked."""
         texts = checked_texts(texts)
         return known_vectors(self._embedder.queries(texts), texts, name=self.name, width=self.width)

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.embedders.embedder import Vectors
 from softkv.embedders.fetching import fetch, library_for
 from softkv.embedders.static import CARD, FORMAT, SCALES, TOKENIZER, VECTORS, Static
 from softkv.errors import EmbedderError, KindError
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
 
 _ZIPF = 1e-4  # a token of this frequency keeps half of its length
@@ -103,20 +103,20 @@ def _marks(model: Any) -> tuple[list[int], list[int]]:
     return whole[:start], whole[start + len(inner) :]
 
 
-def _outputs(model: Any, tokens: list[int], marks: tuple[list[int], list[int]]) -> Vectors:
+def _outputs(model: Any, tokens: list[int], marks: tuple[list[int], list[int]]) -> Matrix:
     """The model's vectors of tokens, each alone between the special tokens; (t, e)."""
     torch = import_module("torch")
     before, after = marks
     asked = torch.tensor([[*before, token, *after] for token in tokens], device=model.device)
     with torch.inference_mode():
         outputs = model[0]({"input_ids": asked, "attention_mask": torch.ones_like(asked)})
-    vectors: Vectors = outputs["token_embeddings"][:, len(before)].float().cpu().numpy()
+    vectors: Matrix = outputs["token_embeddings"][:, len(before)].float().cpu().numpy()
     return vectors
 
 
 def _all_outputs(
     model: Any, tokens: list[int], marks: tuple[list[int], list[int]], progress: Progress | None
-) -> Vectors:
+) -> Matrix:
     rounds = []
     for first in range(0, len(tokens), _TOKENS):
         rounds.append(_outputs(model, tokens[first : first + _TOKENS], marks))
@@ -125,7 +125,7 @@ def _all_outputs(
     return np.concatenate(rounds)
 
 
-def _leading(vectors: Vectors, width: int) -> npt.NDArray[np.float64]:
+def _leading(vectors: Matrix, width: int) -> npt.NDArray[np.float64]:
     """The principal components of the vectors; (t, e) -> (t, w)."""
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)
@@ -144,7 +144,7 @@ def _rarity(tokens: int) -> npt.NDArray[np.float64]:
     return _ZIPF / (_ZIPF + frequencies)
 
 
-def _table(vectors: npt.NDArray[np.float64], tokens: list[int], rows: int) -> tuple[npt.NDArray[np.int8], Vectors]:
+def _table(vectors: npt.NDArray[np.float64], tokens: list[int], rows: int) -> tuple[npt.NDArray[np.int8], Matrix]:
     """Vectors as int8 with one scale for each row; rows of other tokens are zero, and take no space when compressed."""
     scales = np.zeros(rows, dtype=np.float32)
     scales[tokens] = np.abs(vectors).max(axis=1) / _STEPS

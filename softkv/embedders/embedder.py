@@ -6,14 +6,10 @@ Shapes: n texts, w width.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-import numpy as np
-import numpy.typing as npt
-
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
-
-Vectors: TypeAlias = npt.NDArray[np.float32]  # (n, w)
 
 
 @runtime_checkable
@@ -26,8 +22,8 @@ class Embedder(Protocol):
     query_prompt: str | None  # put before queries; None for none
     document_prompt: str | None  # put before documents; None for none
 
-    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
         """The vectors of texts as keys, which are found by queries."""
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def queries(self, texts: Sequence[str]) -> Matrix:
         """The vectors of texts as queries."""

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.embedders.embedder import Embedder, Vectors
+from softkv.embedders.embedder import Embedder
 from softkv.embedders.vectors import PROBES, shown
 from softkv.errors import EmbedderMismatch, StoreDamaged, UnknownText
+from softkv.ndarrays import Matrix
 
 Sketch = tuple[float, ...] | None  # None: the embedder knows no word of this text
 
@@ -117,7 +118,7 @@ def _is_sketch(given: Any) -> bool:
 
 def _sketch(ask: Any) -> Sketch:
     try:
-        vectors: Vectors = ask()
+        vectors: Matrix = ask()
     except UnknownText:
         return None
     numbers = vectors[0].astype(np.float64) @ _signs(vectors.shape[1])

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from softkv.embedders.distillation import made_whole, require_new
-from softkv.embedders.embedder import Vectors
 from softkv.embedders.fetching import fetch
 from softkv.embedders.static import CARD, TOKENIZER
 from softkv.embedders.transformer import Transformer
 from softkv.embedders.vectors import PROBES, embedded, known_vectors, refuse_unknown
 from softkv.errors import EmbedderError, MissingExtra
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
 
 if TYPE_CHECKING:
@@ -67,16 +67,16 @@ class Onnx:
         except Exception as error:  # the tokenizers wheel raises bare Exception
             raise EmbedderError(f"the model in {folder} cannot be read: {error!r}. Write it again.") from None
 
-    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
         """The vectors of texts as keys, with the model's prompt for documents before them."""
         return self._embed(texts, self.document_prompt, progress)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def queries(self, texts: Sequence[str]) -> Matrix:
         """The vectors of texts as queries, with the model's prompt for queries before them."""
         return self._embed(texts, self.query_prompt, None)
 
-    def _embed(self, texts: Sequence[str], prompt: str | None, progress: Progress | None) -> Vectors:
-        def embed(block: list[str], first: int) -> Vectors:
+    def _embed(self, texts: Sequence[str], prompt: str | None, progress: Progress | None) -> Matrix:
+        def embed(block: list[str], first: int) -> Matrix:
             plain = [self._tokenizer.encode(text) for text in block]
             refuse_unknown(
                 block, np.array([not self._silent.issuperset(one.ids) for one in plain]), self.name, first=first
@@ -91,7 +91,7 @@ class Onnx:
 
         return embedded(texts, self.width, _TEXTS, embed, progress)
 
-    def _vectors(self, encoded: list[Any]) -> Vectors:
+    def _vectors(self, encoded: list[Any]) -> Matrix:
         """The vectors of one batch of texts, padded to the longest."""
         fields = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
         given = {
@@ -100,7 +100,7 @@ class Onnx:
         for name, cells in given.items():  # padding is 0, and the mask hides it
             for row, one in zip(cells, encoded, strict=True):
                 row[: len(one.ids)] = getattr(one, fields[name])
-        vectors: Vectors = self._session.run(None, given)[0]
+        vectors: Matrix = self._session.run(None, given)[0]
         return vectors
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 import numpy.typing as npt
 
-from softkv.embedders.embedder import Vectors
 from softkv.embedders.vectors import embedded, refuse_unknown
 from softkv.errors import EmbedderError
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _PORTION = 65_536  # characters of all pieces that are summed at once
 class Static:
     """A table of token vectors. Any number of threads may use it at the same time."""
 
-    def __init__(self, name: str, tokenizer: "Tokenizer", vectors: npt.NDArray[np.int8], scales: Vectors) -> None:
+    def __init__(self, name: str, tokenizer: "Tokenizer", vectors: npt.NDArray[np.int8], scales: Matrix) -> None:
         self.name = name
         self.width = int(vectors.shape[1])
         self.normalised = True
@@ -67,15 +67,15 @@ class Static:
         _check_table(folder, vectors, scales, tokenizer.get_vocab_size())
         return cls(name, tokenizer, vectors, scales)
 
-    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
         """The vectors of texts. The vector of a text is the same, to the bit, in any batch."""
         return embedded(texts, self.width, _TEXTS, self._embed, progress)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def queries(self, texts: Sequence[str]) -> Matrix:
         """The vectors of texts that ask, which this model embeds as it does documents."""
         return self.documents(texts)
 
-    def _embed(self, texts: list[str], first: int) -> Vectors:
+    def _embed(self, texts: list[str], first: int) -> Matrix:
         sums = np.zeros((len(texts), self.width), dtype=np.float32)
         for owners, pieces in _portions(texts):
             self._add(sums, owners, pieces)
@@ -84,7 +84,7 @@ class Static:
         sums /= lengths[:, None]
         return sums
 
-    def _add(self, sums: Vectors, owners: list[int], pieces: list[str]) -> None:
+    def _add(self, sums: Matrix, owners: list[int], pieces: list[str]) -> None:
         """Add the token vectors of pieces to the sums of the texts they come from."""
         # One by one, because encode_batch starts threads, which causes a warning if the process forks later. A short
         # text takes 13 microseconds.

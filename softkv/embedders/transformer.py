@@ -14,8 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
-from softkv.embedders.embedder import Vectors
 from softkv.embedders.vectors import PROBES, checked_vectors, embedded, known_vectors, of_length_one, refuse_unknown
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
 
 _TEXTS = 512  # texts in one call; the library sorts them by length and makes its own batches
@@ -36,16 +36,16 @@ class Transformer:
         self.width = int(probes.shape[1])
         self.normalised = of_length_one(probes)
 
-    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+    def documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Matrix:
         """The vectors of texts as keys, with the model's prompt for documents before them."""
         return self._embed(texts, "document", progress)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
+    def queries(self, texts: Sequence[str]) -> Matrix:
         """The vectors of texts as queries, with the model's prompt for queries before them."""
         return self._embed(texts, "query", None)
 
-    def _embed(self, texts: Sequence[str], side: str, progress: Progress | None) -> Vectors:
-        def embed(block: list[str], first: int) -> Vectors:
+    def _embed(self, texts: Sequence[str], side: str, progress: Progress | None) -> Matrix:
+        def embed(block: list[str], first: int) -> Matrix:
             with self._turn:
                 refuse_unknown(block, self._known(block), self.name, first=first)
                 found = self._encode(block, side)

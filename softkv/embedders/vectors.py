@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.embedders.embedder import Vectors
 from softkv.errors import KindError, NotFinite, ShapeError, UnknownText
+from softkv.ndarrays import Matrix
 from softkv.progress import Progress
 
 # Texts by which the behaviour of an embedder is tested: of several lengths, in words that any model knows.
@@ -39,8 +39,8 @@ def checked_texts(texts: Sequence[str]) -> list[str]:
 
 
 def embedded(
-    texts: Sequence[str], width: int, at_once: int, embed: Callable[[list[str], int], Vectors], told: Progress | None
-) -> Vectors:
+    texts: Sequence[str], width: int, at_once: int, embed: Callable[[list[str], int], Matrix], told: Progress | None
+) -> Matrix:
     """The vectors of texts, `at_once` at a time; `embed` is given a block of them and the position of its first."""
     checked = checked_texts(texts)
     vectors = np.empty((len(checked), width), dtype=np.float32)
@@ -52,7 +52,7 @@ def embedded(
     return vectors
 
 
-def known_vectors(given: Any, texts: Sequence[str], *, name: str, width: int, first: int = 0) -> Vectors:
+def known_vectors(given: Any, texts: Sequence[str], *, name: str, width: int, first: int = 0) -> Matrix:
     """The result of an embedder for these texts, checked, as float32; a zero row is refused as an unknown text."""
     vectors = checked_vectors(given, texts, name=name, width=width, first=first)
     refuse_unknown(texts, (vectors != 0).any(axis=1), name, first=first)
@@ -72,7 +72,7 @@ def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str
     )
 
 
-def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int | None, first: int = 0) -> Vectors:
+def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int | None, first: int = 0) -> Matrix:
     """The result of an embedder for these texts, checked, as float32; zero rows are allowed."""
     matrix = _matrix(given, name)
     if matrix.ndim != 2 or len(matrix) != len(texts) or width not in (None, matrix.shape[1]):
@@ -93,7 +93,7 @@ def checked_vectors(given: Any, texts: Sequence[str], *, name: str, width: int |
     return vectors
 
 
-def of_length_one(vectors: Vectors) -> bool:
+def of_length_one(vectors: Matrix) -> bool:
     """Whether all vectors that are not zero have length 1, up to rounding."""
     lengths = np.linalg.norm(vectors, axis=1)
     known = lengths[lengths > 0]

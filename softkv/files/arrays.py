@@ -33,7 +33,7 @@ LARGEST_READ = 1 << 25  # bytes at once of a list of members, which is many time
 LAST_CHARACTER = 0x10FFFF
 BATCH = 4096  # rows
 
-Read = Callable[[int], bytes]
+ReadBytes = Callable[[int], bytes]
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def read_archive(source: Source, columns: Columns, kind: str | None) -> Iterator
 class Array:
     """An array in a stream: its shape and type from the header, its rows as they are asked for."""
 
-    def __init__(self, name: str, read: Read) -> None:
+    def __init__(self, name: str, read: ReadBytes) -> None:
         self.name, self._read = name, read
         self.shape, self.columns_first, self.dtype, self.offset = _header(read)
         self._require_type()
@@ -178,7 +178,7 @@ def _require_characters(codes: Any) -> None:
         raise Misfit("it holds numbers that are no characters")
 
 
-def _header(read: Read) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+def _header(read: ReadBytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Shape, order and type of the array that follows, and how many bytes the header takes."""
     start = read(8)
     if start[:6] != b"\x93NUMPY" or len(start) < 8 or start[6] not in (1, 2):

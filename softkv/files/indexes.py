@@ -11,18 +11,16 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import MissingExtra
 from softkv.files.record import Record, Refusals, listed
 from softkv.logs import hint
+from softkv.ndarrays import Rows
 
 TOGETHER = 4096  # vectors read back at once
 WHOLE = ("IndexFlat", "IndexFlatL2", "IndexFlatIP", "IndexIVFFlat", "IndexHNSWFlat")
 # Only these, because some others crash when a vector is read back.
 ROUNDED = ("IndexPQ", "IndexScalarQuantizer", "IndexIVFPQ", "IndexIVFScalarQuantizer", "IndexHNSWSQ", "IndexHNSWPQ")
-
-Rows = npt.NDArray[np.int64]
 
 
 class VectorsRounded(UserWarning):

@@ -23,14 +23,12 @@ from softkv.guard.conformal import Ranked, fewest_points, heavier
 from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_value
 from softkv.guard.guard import Guard, Seen, checked_share, hair
 from softkv.guard.widths import WidthRule
+from softkv.ndarrays import Flags, Floats
 
 FOR_GRID, STEPS = 5, 100  # one in FOR_GRID points chooses STEPS thresholds
 SOME = 0.25  # share of the queries: thresholds at which fewer are known are not tested, since so few prove nothing
 STRANGE = 0.01  # of queries like the items this share, with the least evidence, is unknown even if answers are right
 LOWERED = 0.95  # share of the queries whose evidence falls by no more than thresholds are lowered (see `calibrate`)
-
-Floats = npt.NDArray[np.float64]
-Truths = npt.NDArray[np.bool_]
 
 
 class Beside(NamedTuple):
@@ -177,7 +175,7 @@ def _threshold(
 
 
 def _on_average(
-    promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Floats
+    promise: Promise, evidence: Floats, wrong: Flags | None, others: Floats | None, again: Floats
 ) -> float | None:
     """The lowest evidence threshold that on average at most the promised share of wrong answers and strangers reach.
 
@@ -215,7 +213,7 @@ def _largest(scores: Floats, share: float) -> float:
     return float(np.sort(scores)[-_rank(len(scores), share)])
 
 
-def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None, again: Any) -> InputError:
+def _refusal(promise: Promise, evidence: Floats, wrong: Flags | None, others: Floats | None, again: Any) -> InputError:
     asked = {name: one for name, one in promise._asdict().items() if name != "confidence" and one is not None}
     keeps, least = " and ".join(f"{name}={share:g}" for name, share in asked.items()), list[str]()
 
@@ -231,7 +229,7 @@ def _refusal(promise: Promise, evidence: Floats, wrong: Truths | None, others: F
     return InputError(f"no threshold keeps {keeps}. {_why(promise, evidence, wrong, others)} {found} better.")
 
 
-def _why(promise: Promise, evidence: Floats, wrong: Truths | None, others: Floats | None) -> str:
+def _why(promise: Promise, evidence: Floats, wrong: Flags | None, others: Floats | None) -> str:
     """The figures that explain why no threshold keeps a promise."""
     if wrong is not None:
         return f"Of all, {wrong.mean():.1%} are wrong."

@@ -18,22 +18,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.ndarrays import Codes, Reals
+
 KEPT, ENDS = 400, 50  # of more than KEPT scores these are kept: the first and last ENDS, and evenly spaced ones between
 ROUNDED = 2.0**-23  # relative rounding of sums, and of scores that are kept as float32
-
-Floats = npt.NDArray[np.floating]
-Codes = npt.NDArray[np.integer]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
     """The scores of n points in order. Of many, only some are kept; one between two of them counts as the larger."""
 
-    values: Floats
+    values: Reals
     count: int  # n
 
     @classmethod
-    def of(cls, scores: Floats) -> "Ranked":
+    def of(cls, scores: Reals) -> "Ranked":
         """Rank scores, of which some may be infinite.
 
         >>> Ranked.of(np.arange(9.0)).quantile(0.8), Ranked.of(np.arange(9.0)).quantile(0.95)
@@ -54,7 +53,7 @@ class Ranked:
         """The largest share whose quantile is finite; 0 where none is."""
         return float(np.max(_ranks(self.count)[np.isfinite(self.values)], initial=0)) / (self.count + 1)
 
-    def p_values(self, seen: Floats) -> npt.NDArray[np.float64]:
+    def p_values(self, seen: Reals) -> npt.NDArray[np.float64]:
         """The p-values of scores, (b,): (1 + #{scores <= seen}) / (n + 1), small for a low score.
 
         For a score that is exchangeable with the ranked ones, P(p-value <= p) <= p.
@@ -82,7 +81,7 @@ class Ranked:
         return cls(values, count)
 
 
-def _rounded_up(scores: Floats) -> npt.NDArray[np.float32]:
+def _rounded_up(scores: Reals) -> npt.NDArray[np.float32]:
     """Scores as float32, rounded up, so that bounds made of them remain bounds."""
     near = np.asarray(scores, np.float32)
     return np.where(near < scores, np.nextafter(near, np.float32(np.inf)), near)
@@ -107,7 +106,7 @@ def fewest_points(share: float) -> int:
     return math.ceil(round(share / (1.0 - share), 9))
 
 
-def heavier(shares: Floats, right: Codes) -> npt.NDArray[np.float64]:
+def heavier(shares: Reals, right: Codes) -> npt.NDArray[np.float64]:
     """The mass of the labels heavier than the right one, (b, c), (b,) -> (b,).
 
     Infinite where the right label is -1, that is where no item has it. This is the score of adaptive prediction sets
@@ -118,7 +117,7 @@ def heavier(shares: Floats, right: Codes) -> npt.NDArray[np.float64]:
     return np.where(right >= 0, found, np.inf)
 
 
-def within(shares: Floats, most: float, error: Any = 0.0) -> npt.NDArray[np.bool_]:
+def within(shares: Reals, most: float, error: Any = 0.0) -> npt.NDArray[np.bool_]:
     """The labels whose score `heavier` may be `most` or less, (b, c); with `most` >= 0 the heaviest is one of them.
 
     The vector of shares may be off by a distance of `error`, (b,); NaN where that is unknown. The difference of two

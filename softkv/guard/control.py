@@ -18,18 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.floating]
-Truths = npt.NDArray[np.bool_]
+from softkv.ndarrays import Flags, Reals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Risk:
     """Events that have to be rare among the points at or above a threshold, or (`of_all`) among all points."""
 
-    evidence: Floats  # (b,)
-    events: Truths | None  # (b,), which points are events if answered; None: the points below the threshold, of all
+    evidence: Reals  # (b,)
+    events: Flags | None  # (b,), which points are events if answered; None: the points below the threshold, of all
     share: float
     of_all: bool = False
 
@@ -68,7 +66,7 @@ def fewest_trials(share: float, confidence: float) -> int:
     return found
 
 
-def laxest(thresholds: Floats, risks: Sequence[Risk], confidence: float) -> float | None:
+def laxest(thresholds: Reals, risks: Sequence[Risk], confidence: float) -> float | None:
     """The last of these thresholds, strictest first, up to which all risks are below their shares; None if none is."""
     found = None
     for threshold in thresholds.tolist():

@@ -25,6 +25,7 @@ from softkv.errors import InputError, KindError
 from softkv.guard.conformal import Ranked, within
 from softkv.guard.widths import WidthRule
 from softkv.kinds import ValueKind
+from softkv.ndarrays import AnyArray, Floats
 
 SURE, NONE = 4.0, 1e-7  # factor of the logit of the largest share in evidence; shares are clipped to NONE .. 1 - NONE
 CHANGED = 0.1  # share of the items that may change before the guard no longer applies
@@ -32,17 +33,14 @@ HAIR = 2.0**-18  # relative rounding of evidence: equal queries may differ by it
 LEAST = 1e-9  # smallest distance of a share from 0 and from 1
 OLDER = {"answered": "known"}  # names in `found` in guards of earlier versions, and what they are called now
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
-
 
 class Seen(NamedTuple):
     """The parts of answers that a guard depends on."""
 
-    value: Array  # (b,), (b, p) or (b, c)
-    log_mass: Array  # (b,)
-    effective: Array  # (b,)
-    spread: Array | None  # (b,), of numbers
+    value: AnyArray  # (b,), (b, p) or (b, c)
+    log_mass: AnyArray  # (b,)
+    effective: AnyArray  # (b,)
+    spread: AnyArray | None  # (b,), of numbers
     error: Any  # (b,), how far values may be off; 0 where they are exact
     log_mass_error: Any  # (b,); 0 where exact, NaN where unknown
     spread_error: Any = 0.0  # (b,); 0 where exact, and where unknown
@@ -82,11 +80,11 @@ class Guard:
         found += SURE * (np.log(largest) - np.log1p(-largest))
         return found
 
-    def known(self, seen: Seen) -> Array:
+    def known(self, seen: Seen) -> AnyArray:
         """Whether each query is known, (b,); None, in an array of objects, where errors leave it undecided."""
         return self._told(seen, self.evidence_of(seen) >= self.threshold)
 
-    def familiarity(self, seen: Seen) -> Array:
+    def familiarity(self, seen: Seen) -> AnyArray:
         """The share of queries like the items that have no more evidence, (b,), at least 1 / (n + 1).
 
         An estimate counts with the most evidence it may have. None where `known` is, in an array of objects.
@@ -94,7 +92,7 @@ class Guard:
         most = self.evidence_of(seen, 1)
         return self._told(seen, self.evidence.p_values(most + hair(most)))
 
-    def _told(self, seen: Seen, found: Array) -> Array:
+    def _told(self, seen: Seen, found: AnyArray) -> AnyArray:
         """The given results, but None where the error of the evidence leaves open whether the query is known."""
         least, most = self.evidence_of(seen, -1), self.evidence_of(seen, 1)
         unsure = ((least >= self.threshold) != (most >= self.threshold)) | np.isnan(least)

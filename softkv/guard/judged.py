@@ -17,14 +17,14 @@ from softkv.guard.guard import Guard, Seen
 
 LEVEL = 0.9  # default probability of sets and intervals
 # The types of results, for one answer or for many: a truth, a number, labels, and the bounds of an interval.
-Truth = TypeVar("Truth")
-Number = TypeVar("Number")
-Labels = TypeVar("Labels", bound=Sequence[Any])
-Bounds = TypeVar("Bounds", bound="Sequence[float] | npt.NDArray[Any]")
+KnownT = TypeVar("KnownT")
+NumberT = TypeVar("NumberT")
+LabelsT = TypeVar("LabelsT", bound=Sequence[Any])
+BoundsT = TypeVar("BoundsT", bound="Sequence[float] | npt.NDArray[Any]")
 NOT_GUARDED = "the store has no guard. Make one with `guard`."
 
 
-class Judged(Generic[Truth, Number, Labels, Bounds]):
+class Judged(Generic[KnownT, NumberT, LabelsT, BoundsT]):
     """One answer or many, with the guard of their store, if it applies to such answers."""
 
     __slots__ = ()
@@ -35,7 +35,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
     scored: Any
 
     @property
-    def known(self) -> Truth | None:
+    def known(self) -> KnownT | None:
         """Whether the store knows enough to answer: True or False, or an array (b,) of them; None where undecided.
 
         For queries like the items, answers that are known are wrong as rarely as `guard` was asked to promise.
@@ -43,7 +43,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
         return None if self.guard is None else self._each(self.guard.known(seen_of(self)))
 
     @property
-    def familiarity(self) -> Number | None:
+    def familiarity(self) -> NumberT | None:
         """The share of queries like the items with no more evidence, a number or (b,); None where `known` is None."""
         return None if self.guard is None else self._each(self.guard.familiarity(seen_of(self)))
 
@@ -69,7 +69,7 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
             return {"share": LEVEL, "interval": list(self.interval(LEVEL))}
         return {"share": LEVEL, "radius": self.radius(LEVEL)}
 
-    def labels_within(self, share: float = LEVEL) -> Labels:
+    def labels_within(self, share: float = LEVEL) -> LabelsT:
         """Labels, the heaviest first, among which the right one is for this share of all queries; for many, a list.
 
         Empty where the query is not known; the share holds for all queries before these sets are emptied. For known
@@ -80,21 +80,21 @@ class Judged(Generic[Truth, Number, Labels, Bounds]):
         held[[one is False for one in known.tolist()]] = False
         names, order = self.labels or (), np.argsort(-np.asarray(seen.value), axis=1, kind="stable")
         found = [tuple(names[code] for code in line if some[code]) for line, some in zip(order, held, strict=True)]
-        told: Labels = self._each(found)
+        told: LabelsT = self._each(found)
         return told
 
-    def interval(self, share: float = LEVEL) -> Bounds:
+    def interval(self, share: float = LEVEL) -> BoundsT:
         """The interval that contains the right number with this probability: (low, high), or (b, 2)."""
         seen = seen_of(self)
         radii = self._guarding.radius(seen, share)
         if seen.value.ndim != 1:
             raise KindError("expected numbers as values to ask for an interval. Ask vectors for radius().")
-        told: Bounds = self._each(np.stack([seen.value - radii, seen.value + radii], axis=1))
+        told: BoundsT = self._each(np.stack([seen.value - radii, seen.value + radii], axis=1))
         return told
 
-    def radius(self, share: float = LEVEL) -> Number:
+    def radius(self, share: float = LEVEL) -> NumberT:
         """The distance from `value` within which the right one lies with this probability, a number or (b,)."""
-        told: Number = self._each(self._guarding.radius(seen_of(self), share))
+        told: NumberT = self._each(self._guarding.radius(seen_of(self), share))
         return told
 
     @property

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.ndarrays import Reals
+
 RIDGE = 5.0  # penalty of a coefficient, for features with a standard deviation of 1
 VARYING = 0.1  # smallest deviation of a logarithmic feature: less tells little, and for equal items it is noise
 FARTHEST = 4.0  # deviations from the mean; features are clipped to this range
 LEAST, NEARLY = 0.01, 0.1  # shares: of the value scale, added to spreads; of the median distance, added to distances
-
-Floats = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class WidthRule:
 
     @classmethod
     def learned(
-        cls, distances: Floats, spread: Floats | None, log_mass: Floats, effective: Floats, *, items: int, scale: float
+        cls, distances: Reals, spread: Reals | None, log_mass: Reals, effective: Reals, *, items: int, scale: float
     ) -> "WidthRule":
         """The rule that predicts these distances best; a constant where all of them are 0."""
         least = LEAST * (scale or 1.0)
@@ -50,9 +50,9 @@ class WidthRule:
 
     def of(
         self,
-        spread: Floats | None,
-        log_mass: Floats,
-        effective: Floats,
+        spread: Reals | None,
+        log_mass: Reals,
+        effective: Reals,
         *,
         items: int,
         off: tuple[Any, Any, Any] = (0.0, 0.0, 0.0),
@@ -72,7 +72,7 @@ class WidthRule:
 
 
 def _features(
-    spread: Floats | None, log_mass: Floats, effective: Floats, items: int, least: float
+    spread: Reals | None, log_mass: Reals, effective: Reals, items: int, least: float
 ) -> npt.NDArray[np.float64]:
     """The features of widths, (b, f); masses and effective numbers are per item, so as not to grow with the items."""
     # An effective number is at least 1 and a spread at least 0; less an error they may fall below that.

@@ -10,13 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.index.engine import assigned, clusters
-from softkv.maths.farfield import Array
+from softkv.ndarrays import Counts, Reals
 from softkv.progress import Stages
-
-Counts = npt.NDArray[np.int64]
 
 FEWEST = 24  # rows of an average list, at least
 SAMPLED = 48  # rows of the sample for each list
@@ -31,7 +28,7 @@ def list_count(rows: int) -> int:
 
 
 def arranged(
-    keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str, progress: Stages
+    keys: Callable[[Counts], Reals], rows: Counts, count: int, *, backend: str, progress: Stages
 ) -> tuple[Counts, Counts]:
     """The rows in list order, and the offsets of the lists, (l + 1,). `keys` gives the keys of some rows as float32."""
     width = keys(rows[:1]).shape[1]
@@ -55,7 +52,7 @@ def arranged(
     return rows[order], np.concatenate([[0], np.bincount(owners, minlength=len(centres)).cumsum()])
 
 
-def side_by_side(centres: Array) -> Counts:
+def side_by_side(centres: Reals) -> Counts:
     """An order of the centres in which neighbours are near each other: halved repeatedly along the widest direction.
 
     Lists that are opened together then often lie together, and are read in one piece.

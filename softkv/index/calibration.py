@@ -25,9 +25,8 @@ import numpy.typing as npt
 
 from softkv.index.opening import LEVELS
 from softkv.maths.quantiles import at_most
+from softkv.ndarrays import Counts, Reals
 
-Array = npt.NDArray[np.floating]
-Counts = npt.NDArray[np.int64]
 MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # shares of the tolerance that plans aim at, in turn
 ROOM = 0.9  # the share of the tolerance a plan may use; the rest is for queries a little unlike those that measure it
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
@@ -61,7 +60,7 @@ class Plan:
     nearest: float  # the lowest usual best score
     share: float = 0.0  # the share of the rows in lists that such queries read on average, at the worse temperature
 
-    def stops(self, doubts: Array) -> Counts:
+    def stops(self, doubts: Reals) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
         return np.clip(_first(doubts <= self.doubt), self.least, self.most)
 
@@ -70,15 +69,15 @@ class Plan:
 class Calibration:
     """What was measured, and the plans that follow from it."""
 
-    temperatures: Array  # (t,), rising
-    doubts: Array  # (t, c, j)
-    errors: Array  # (t, c, j), as shares of the value scale
-    log_mass_errors: Array  # (t, c, j)
-    surprises: Array  # (t, c, j)
-    best: Array  # (c,), the best score of each query
-    depths: Array  # (c, len(BEST)), the share of the k best rows that is expected before all of them are found
+    temperatures: Reals  # (t,), rising
+    doubts: Reals  # (t, c, j)
+    errors: Reals  # (t, c, j), as shares of the value scale
+    log_mass_errors: Reals  # (t, c, j)
+    surprises: Reals  # (t, c, j)
+    best: Reals  # (c,), the best score of each query
+    depths: Reals  # (c, len(BEST)), the share of the k best rows that is expected before all of them are found
     # (len(BEST),), how many queries that share none of their best rows would tell as much; 0 where nobody knows.
-    independent: Array = field(default_factory=lambda: np.zeros(len(BEST)))
+    independent: Reals = field(default_factory=lambda: np.zeros(len(BEST)))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -186,7 +185,7 @@ class Calibration:
         plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0, 0.0)
         stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
 
-        def at_stops(x: Array) -> Array:
+        def at_stops(x: Reals) -> Reals:
             return np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
 
         errors = limit(at_stops(self.errors), confidence)
@@ -198,7 +197,7 @@ class Calibration:
         return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
 
 
-def quantile_of(x: Array, share: float) -> Array:
+def quantile_of(x: Reals, share: float) -> Reals:
     """The quantile of numbers along the last axis, interpolated between two of them.
 
     >>> float(quantile_of(np.array([4.0, 1.0, 2.0]), 0.75))
@@ -209,7 +208,7 @@ def quantile_of(x: Array, share: float) -> Array:
     below = int(share * last)
     ordered = np.partition(x, (below, min(below + 1, last)))
     low, high = ordered[..., below], ordered[..., min(below + 1, last)]
-    found: Array = low + (high - low) * (share * last - below)
+    found: Reals = low + (high - low) * (share * last - below)
     return found
 
 
@@ -229,7 +228,7 @@ def independent(rows: Counts) -> float:
     return float(len(rows) * often.sum() / max(1, int((often * often).sum())))
 
 
-def limit(errors: Array, confidence: float, worth: int | None = None) -> float | None:
+def limit(errors: Reals, confidence: float, worth: int | None = None) -> float | None:
     """The bound below which this share of all such errors lies, (t, c) -> the largest over t; None of too few.
 
     `worth` says as how many they count if they are not independent.

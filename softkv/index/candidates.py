@@ -23,8 +23,6 @@ import numpy as np
 from softkv.errors import FormatTooNew, IndexDamaged, InputError, ShapeError
 from softkv.index.engine import (
     METRICS,
-    Matrix,
-    Rows,
     by_blas,
     checked,
     checked_metric,
@@ -35,6 +33,7 @@ from softkv.index.engine import (
 )
 from softkv.index.skeleton import bounded, difference
 from softkv.maths.inputs import whole_number
+from softkv.ndarrays import Matrix, Rows
 from softkv.progress import Progress
 
 FORMAT = 1

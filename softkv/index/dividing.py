@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from softkv.index.building import ITERATIONS, SAMPLED, Counts, list_count
+from softkv.index.building import ITERATIONS, SAMPLED, list_count
 from softkv.index.engine import assigned, clusters
-from softkv.maths.farfield import Array
+from softkv.ndarrays import Counts, Reals
 from softkv.progress import Stages
 
 GROWN = 2  # a list is divided if it has so many times as many rows as it was made of, and as the average list has
@@ -31,13 +31,13 @@ def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
     return EMPTIED * sizes <= np.minimum(made_of, average)
 
 
-def doubled(sizes: Array | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
+def doubled(sizes: Reals | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
     """The lists, (l,), to divide, by their sizes, by how many rows they were made of, and by the rows of the store."""
     return sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
 
 
 def divided(
-    keys: Callable[[Counts], Array], rows: Counts, owners: Counts, made_of: Counts, *, backend: str, progress: Stages
+    keys: Callable[[Counts], Reals], rows: Counts, owners: Counts, made_of: Counts, *, backend: str, progress: Stages
 ) -> tuple[Counts, Counts]:
     """The rows in list order, and the offsets of the lists, (l + 1,).
 
@@ -60,7 +60,7 @@ def divided(
     return np.concatenate(found), np.concatenate([[0], np.cumsum([len(some) for some in found])])
 
 
-def _parts(keys: Callable[[Counts], Array], rows: Counts, count: int, *, backend: str) -> list[Counts]:
+def _parts(keys: Callable[[Counts], Reals], rows: Counts, count: int, *, backend: str) -> list[Counts]:
     """Divide rows into about so many lists."""
     sample = np.sort(np.random.default_rng(0).choice(len(rows), min(len(rows), count * SAMPLED), replace=False))
     centres = clusters(keys(rows[sample]), count, seed=0, iterations=ITERATIONS, backend=backend)

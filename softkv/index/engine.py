@@ -19,17 +19,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
 from softkv.maths.inputs import whole_number
+from softkv.ndarrays import Matrix, Rows
 from softkv.progress import Progress
-
-Matrix: TypeAlias = npt.NDArray[np.float32]
-Rows: TypeAlias = npt.NDArray[np.int64]
 
 BACKENDS = ("cpu", "gpu", "auto")
 METRICS = ("dot", "l2")

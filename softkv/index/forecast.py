@@ -18,10 +18,10 @@ import numpy as np
 
 from softkv.index.building import ITERATIONS, SAMPLE, SAMPLED
 from softkv.index.candidates import Proposer, spelled_out
-from softkv.index.engine import Matrix
 from softkv.index.opening import LEVELS
 from softkv.maths.moments import LEADING
 from softkv.maths.shares import SLOPED
+from softkv.ndarrays import Matrix
 
 ROW = 2e-6  # seconds for the rest of a row, such as its line in the catalog
 BYTE = 4e-9  # seconds to read and write a byte of a row

@@ -18,11 +18,11 @@ import numpy.typing as npt
 
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
-from softkv.index.lists import Counts, ListIndex
+from softkv.index.lists import ListIndex
 from softkv.maths.blas import shared
 from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
-from softkv.maths.farfield import Array
+from softkv.ndarrays import Counts, Reals
 
 RUN = 32  # neighbouring lists, at most, that are compared with a row together
 NEAREST = 12  # of these runs, at most, are: with 8, one row in forty gets another list
@@ -190,7 +190,7 @@ class Homes:
         self._seen = np.concatenate([seen, -_half_squares(seen)[:, None]], axis=1)
         self._radii, self._value_radii = (reach[self._there] for reach in index.reaches)
 
-    def of(self, keys: Array, values: Array) -> Owners:
+    def of(self, keys: Reals, values: Reals) -> Owners:
         """The list of each row, or -1 if none is near.
 
         Keys come as the form makes them, (n, d), values as vectors, (n, p), or codes of labels, (n,).
@@ -211,7 +211,7 @@ class Homes:
         near &= apart(self._lists, owners, values) <= self._value_radii[nearest]
         return np.where(near, owners, -1).astype(np.int32)
 
-    def _nearest(self, points: Array) -> tuple[Counts, Array]:
+    def _nearest(self, points: Reals) -> tuple[Counts, Reals]:
         """The nearest of the lists in the runs that look nearest, (n,), and how close it is."""
         best, found = np.full(len(points), -np.inf, np.float32), np.zeros(len(points), np.int64)
         askers, runs = self._asked(points)
@@ -225,7 +225,7 @@ class Homes:
                 best[some[closer]], found[some[closer]] = most[closer], start + place[closer]
         return found, best
 
-    def _asked(self, points: Array) -> tuple[Counts, Counts]:
+    def _asked(self, points: Reals) -> tuple[Counts, Counts]:
         """Points, and a run that each may have its nearest list in, run by run."""
         count = len(self._starts)
         near = min(NEAREST, count)
@@ -248,20 +248,20 @@ class Homes:
         return chosen[order] // near, runs.ravel()[chosen[order]]
 
 
-def _closeness(points: Array, centres: Array) -> Array:
+def _closeness(points: Reals, centres: Reals) -> Reals:
     """x·c − ‖c‖²/2, (n, l), which is largest for the nearest centre of a point."""
-    found: Array = points @ centres.T
+    found: Reals = points @ centres.T
     found -= _half_squares(centres)
     return found
 
 
-def _half_squares(x: Array) -> Array:
+def _half_squares(x: Reals) -> Reals:
     """Half the squared length of each row."""
-    found: Array = 0.5 * np.einsum("ij,ij->i", x, x)
+    found: Reals = 0.5 * np.einsum("ij,ij->i", x, x)
     return found
 
 
-def _widest(points: Array) -> Array:
+def _widest(points: Reals) -> Reals:
     """Directions in which some points are farthest apart, (d, r), roughly: by a few rounds of power iteration."""
     count = min(DIRECTIONS, *points.shape)
     found = points[np.linspace(0, max(0, len(points) - 1), count).astype(np.int64)].T

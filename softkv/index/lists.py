@@ -20,14 +20,13 @@ from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration, quantile_of
 from softkv.index.encoding import decoded, encoded
 from softkv.index.shuffling import problem_of_heads
-from softkv.maths.farfield import Array, Lists, Units
+from softkv.maths.farfield import Lists, Units
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_rows
 from softkv.maths.shares import Shares
+from softkv.ndarrays import Counts, Reals
 
-Counts = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows
 FAR = 1.15  # how far a late row may be from the mean of its list, in radii of the list
 MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
@@ -91,7 +90,7 @@ class ListIndex:
         return max(1.0, rows / made_of) if isinstance(made_of, int) and made_of > 0 else 1.0
 
     @cached_property
-    def reaches(self) -> tuple[Array, Array]:
+    def reaches(self) -> tuple[Reals, Reals]:
         """How far a late row may be from the means of each list, by its key and by its value, (l,) each.
 
         A little farther than any row that the lists were made of; where these lie close together, as far as in most.
@@ -121,14 +120,14 @@ class ListIndex:
         found[behind] = np.append(self.joined, -1)[np.minimum(rows[behind], self.known) - self.rows]
         return found
 
-    def without(self, rows: Counts, keys: Array, values: Array) -> "ListIndex":
+    def without(self, rows: Counts, keys: Reals, values: Reals) -> "ListIndex":
         """The index without these rows, given by their keys (as the form makes them) and values."""
         owners = self.owners(rows)
         counted = owners >= 0
         lists = with_rows(self.lists, owners[counted], keys[counted], values[counted], sign=-1.0)
         return replace(self, lists=lists)
 
-    def relaid(self, owners: Counts, keys: Array, values: Array) -> "ListIndex":
+    def relaid(self, owners: Counts, keys: Reals, values: Reals) -> "ListIndex":
         """The index after late rows were laid into their lists `owners`, and deleted rows left the arena.
 
         Keys come as the form makes them. Deleted rows have left the statistics before.

@@ -20,13 +20,14 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.search import Asked, Estimate, Readable, both, part_of, read_lists, tail_of, together
-from softkv.index.strata import LOG_MASS, LOWEST, Advice, Chosen, Population, advice, first_lists, seen_tilt
+from softkv.index.strata import LOG_MASS, LOWEST, Advice, Population, advice, first_lists, seen_tilt
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
-from softkv.maths.farfield import Array, Floats, Tilt, Units, tilted
-from softkv.maths.nearfield import Near, Rows
+from softkv.maths.farfield import Tilt, Units, tilted
+from softkv.maths.nearfield import Near
 from softkv.maths.sampling import Deviation, Elsewhere, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
+from softkv.ndarrays import Flags, Floats, Reals, Rows
 
 PILOT, FEWEST = 2000, 100  # rows of the first draw; at least so many, if drawn rows have a small part in an answer
 AIM = 0.85  # the share of the tolerance to aim at, so that chance rarely takes the error beyond it
@@ -80,7 +81,7 @@ class _Open:
 
     numbers: Rows  # (b,)
     asked: Asked
-    own: Chosen  # (b, l), the lists that each reads in any case
+    own: Flags  # (b, l), the lists that each reads in any case
     known: Near  # the sums over these, and over rows of no list
     beside: Elsewhere  # in the units of the lists
     values: Strata  # the current model of the other lists
@@ -102,7 +103,7 @@ class _Look:
     whole: Near  # rows that were read with whole lists
     draw: Draw
     rows: Rows  # (r,), that were drawn
-    logits: Array  # (b, r)
+    logits: Reals  # (b, r)
     compared: Rows  # (b,), how many rows were read for it alone
     known: Blend  # of the rows of whole lists and beside, counted from the peak of all, in the units of the lists
     beside: Elsewhere
@@ -178,7 +179,7 @@ class _Measuring:
         rows = self.population.rows(draw)
         return seen_tilt(self.index, draw, _scored(asked, rows))
 
-    def _promising(self, thought: Advice, beside: Elsewhere) -> Chosen:
+    def _promising(self, thought: Advice, beside: Elsewhere) -> Flags:
         """The queries that can probably be measured with so many rows."""
         values, masses = thought.values, thought.masses
         enough = values.alone(DOUBTED * self.most) <= np.square(AIM * self.wanted * beside.wanted)
@@ -213,7 +214,7 @@ class _Measuring:
             left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
         return found
 
-    def _with_lists(self, left: _Open, lists: Chosen) -> Near:
+    def _with_lists(self, left: _Open, lists: Flags) -> Near:
         """The sums of each query, extended by whole lists of its own, (b, l)."""
         if not lists.any():
             return left.known
@@ -306,7 +307,7 @@ def _of_square(look: _Look, blend: Blend, units: Units) -> Deviation | None:
     return Deviation.of_column(look.draw, look.e * (apart - spread), look.told.mass)
 
 
-def _scored(asked: Asked, rows: Rows) -> Array:
+def _scored(asked: Asked, rows: Rows) -> Reals:
     """The logits of all queries with some rows, (b, r)."""
     logits = np.empty((len(asked.vectors), len(rows)), np.float32)
     if len(rows):
@@ -314,7 +315,7 @@ def _scored(asked: Asked, rows: Rows) -> Array:
     return logits
 
 
-def _heaviest(rows: Rows, logits: Array, show: int) -> tuple[Rows, Array]:
+def _heaviest(rows: Rows, logits: Reals, show: int) -> tuple[Rows, Reals]:
     """The heaviest of some rows for each query, (b, show) each; -1 where there are fewer."""
     found, best = np.full((len(logits), show), -1, np.int64), np.full((len(logits), show), -np.inf, np.float32)
     some = min(show, len(rows))

@@ -14,11 +14,9 @@ Shapes: b queries, l lists, j levels.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Chosen, Floats, Lists, Tilt, critical, distances, logarithm
-
-Counts = npt.NDArray[np.int64]
+from softkv.maths.farfield import Lists, Tilt, critical, distances, logarithm
+from softkv.ndarrays import Counts, Flags, Floats, Reals
 
 # How many rows to read, as shares of all that are in lists.
 LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
@@ -35,8 +33,8 @@ class Opening:
 
     order: Counts  # (b, l)
     stops: Counts  # (b, j), how many lists are open at a level
-    doubts: Array  # (b, j), the expected error then, as a share of the value scale
-    log_mass: Array  # (b,), of all lists, estimated
+    doubts: Reals  # (b, j), the expected error then, as a share of the value scale
+    log_mass: Reals  # (b,), of all lists, estimated
 
 
 def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = None) -> Opening:
@@ -61,7 +59,7 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = 
     return Opening(order, stops, doubts, log_mass)
 
 
-def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Array]:
+def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Reals]:
     """The lists to open when only the k best rows are wanted, (b, m), and the share found before each of them.
 
     A logit above which k rows are expected says how many of these each list holds, if logits are normal up to `most`,
@@ -95,7 +93,7 @@ def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Arra
     return likely, before / np.maximum(expected.sum(1, keepdims=True), np.finfo(np.float32).tiny)
 
 
-def needed(lists: Lists, order: Counts, before: Array, owners: Counts) -> Array:
+def needed(lists: Lists, order: Counts, before: Reals, owners: Counts) -> Reals:
     """The share of the best rows that is expected when the last of the lists `owners`, (b, k), is opened, (b,).
 
     `before` is that share for each list in order. 1 if an owner is not among the lists; -1 is no list and is ignored.
@@ -103,30 +101,30 @@ def needed(lists: Lists, order: Counts, before: Array, owners: Counts) -> Array:
     shares = np.ones((len(order), len(lists.counts) + 1))
     shares[:, -1] = 0.0
     np.put_along_axis(shares, order, before, axis=1)
-    found: Array = np.take_along_axis(shares, owners, axis=1).max(1)
+    found: Reals = np.take_along_axis(shares, owners, axis=1).max(1)
     return found
 
 
-def _above(deviations: Array) -> Array:
+def _above(deviations: Reals) -> Reals:
     """The share of a normal distribution above so many standard deviations, to a few percent of itself (Lin, 1989)."""
     far = np.minimum(np.abs(deviations), 12.0)
     tail = 0.5 * np.exp(-0.717 * far - 0.416 * far * far)
     return np.where(deviations > 0, tail, 1.0 - tail)
 
 
-def closed(order: Counts, stops: Counts, lists: int) -> Chosen:
+def closed(order: Counts, stops: Counts, lists: int) -> Flags:
     """Which of so many lists stay closed if each query opens its first (b,) lists, (b, l)."""
     found = np.ones((len(order), lists), np.bool_)
     np.put_along_axis(found, order, np.arange(order.shape[1]) >= stops[:, None], axis=1)
     return found
 
 
-def likeliest(lists: Lists, tilt: Tilt) -> Array:
+def likeliest(lists: Lists, tilt: Tilt) -> Reals:
     """The expected logit of the best row of each list, if logits are normal, (b, l)."""
     return np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
 
 
-def _errors(lists: Lists, tilt: Tilt, made_of: Array | Counts) -> tuple[Array, Array, Array]:
+def _errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals]:
     """The squared error that each list adds, (b, l), the mass it is a part of, (b,), and the logarithm of that."""
     peak = tilt.logs.max(1)
     masses = np.exp(tilt.logs - peak[:, None])

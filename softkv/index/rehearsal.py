@@ -23,25 +23,13 @@ import numpy.typing as npt
 
 from softkv.index.calibration import BEST, Calibration, independent, quantile_of
 from softkv.index.opening import LEVELS, Opening, needed, opening, ranked
-from softkv.maths.farfield import (
-    AS_GIVEN,
-    Apart,
-    Array,
-    Floats,
-    Lists,
-    Units,
-    estimated_apart,
-    tilted,
-    unpacked,
-    without,
-)
-from softkv.maths.moments import Rows
+from softkv.maths.farfield import AS_GIVEN, Apart, Lists, Units, estimated_apart, tilted, unpacked, without
+from softkv.maths.moments import ReadRows
 from softkv.maths.ranking import Ranking, no_ranking
 from softkv.maths.shares import Shares
+from softkv.ndarrays import Counts, Flags, Floats, Reals
 from softkv.progress import Progress
 
-Counts = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 HELD = 1 << 24  # sums held at once
 WEIGHED = 1 << 24  # weights held at once
 ASKED = 512  # queries that go through all rows together
@@ -59,7 +47,7 @@ class Whole:
     """All rows, including those used as queries, as lookups will find them."""
 
     lists: Lists  # the statistics with all rows
-    live: Mask
+    live: Flags
     askers: Counts  # (c,), the row that is used as each query; -1 if none
     most: Floats  # (c,), the highest score that a row can have
 
@@ -67,11 +55,11 @@ class Whole:
 def rehearsed(
     lists: Lists,
     offsets: Counts,
-    rows: Rows,
-    counted: Mask,
-    queries: Array,
+    rows: ReadRows,
+    counted: Flags,
+    queries: Reals,
     added: Floats,
-    temperatures: Array,
+    temperatures: Reals,
     *,
     scale: float,
     whole: Whole,
@@ -108,8 +96,8 @@ def rehearsed(
 
 
 def _ranking(
-    queries: Array, rows: Rows, counted: Mask, whole: Whole, told: Callable[[int], None]
-) -> tuple[Ranking, Array, Array]:
+    queries: Reals, rows: ReadRows, counted: Flags, whole: Whole, told: Callable[[int], None]
+) -> tuple[Ranking, Reals, Reals]:
     """The best rows of each query except itself, their keys, and the best score that counts."""
     found, peaks = no_ranking(np.empty((len(queries), 0), queries.dtype), BEST[-1]), np.full(len(queries), -np.inf)
     asking = np.zeros(queries.shape)
@@ -130,14 +118,14 @@ def _blocks(total: int, step: int) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, total)) for start in range(0, total, step))
 
 
-def _scores(queries: Array, keys: Array, counted: Mask) -> Array:
+def _scores(queries: Reals, keys: Reals, counted: Flags) -> Reals:
     """The scores of some rows, (c, n)."""
-    scores: Array = queries.astype(keys.dtype, copy=False) @ keys.T
+    scores: Reals = queries.astype(keys.dtype, copy=False) @ keys.T
     scores[:, ~counted] = -np.inf
     return scores
 
 
-def _depths(whole: Whole, offsets: Counts, queries: Array, keys: Array, ranking: Ranking) -> Array:
+def _depths(whole: Whole, offsets: Counts, queries: Reals, keys: Reals, ranking: Ranking) -> Reals:
     """The share of the k best rows that is expected when all of them are found, (c, ks); 1 if they are not found.
 
     For a k that would read more than MOST of the rows on average, it is 1 for all queries.
@@ -164,7 +152,7 @@ class _Rehearsal(ABC):
     """Some queries, while all rows are read for their sums."""
 
     def __init__(
-        self, lists: Lists, units: Units, queries: Array, peaks: Array, temperatures: Array, scale: float
+        self, lists: Lists, units: Units, queries: Reals, peaks: Reals, temperatures: Reals, scale: float
     ) -> None:
         self.lists, self.units, self.queries, self.scale = lists, units, queries, scale
         self.spreads = unpacked(lists.spreads, lists.leading)
@@ -174,15 +162,15 @@ class _Rehearsal(ABC):
         self.doubts, self.foretold = np.stack([one[1] for one in opened]), np.stack([one[2] for one in opened])
         self.levels = np.stack([one[0] for one in opened])  # (t, c, l), at which each list is opened
 
-    def _opening(self, sharp: float) -> tuple[npt.NDArray[np.int8], Array, Array]:
+    def _opening(self, sharp: float) -> tuple[npt.NDArray[np.int8], Reals, Reals]:
         found = opening(self.lists, tilted(self.lists, self.queries * sharp), scale=self.scale / self.units.size)
         return _levels(found), found.doubts, found.log_mass
 
     @abstractmethod
-    def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
+    def read(self, offsets: Counts, rows: ReadRows, counted: Flags, told: Callable[[int], None]) -> None:
         """Read all rows and add up their sums."""
 
-    def _scored(self, keys: Array, counted: Mask) -> Array:
+    def _scored(self, keys: Reals, counted: Flags) -> Reals:
         """Scores below the best of each query, (c, n)."""
         return (_scores(self.queries, keys, counted) - self.peaks[:, None]).astype(np.float32)
 
@@ -205,7 +193,7 @@ class _Rehearsal(ABC):
         return errors, np.abs(log_mass - true[:, None]), np.abs(log_mass - self.foretold[:, number, None])
 
     @abstractmethod
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Reals, Reals, Reals]:
         """Mass at each level, (t, j), the exact mass, (t,), and the squared error of the values, (t, j).
 
         Estimated lists are multiplied by `by_far`, (t,), and rows that were read by `by_near`.
@@ -215,7 +203,7 @@ class _Rehearsal(ABC):
 class _OfVectors(_Rehearsal):
     """Rehearse vectors as values: the rows of a list are added up by one product, for all queries and temperatures."""
 
-    def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
+    def read(self, offsets: Counts, rows: ReadRows, counted: Flags, told: Callable[[int], None]) -> None:
         width = self.lists.values.shape[1] + 1  # of what is added up: the value, and 1 for the mass
         self.near = np.zeros((*self.levels.shape[:2], len(LEVELS), width))
         self.whole = np.zeros((*self.levels.shape[:2], width))
@@ -227,7 +215,7 @@ class _OfVectors(_Rehearsal):
             self._add(self._scored(keys, counted[start:stop]), values, by_list[first : last + 1], edges)
             told(stop)
 
-    def _add(self, scores: Array, values: Array, levels: npt.NDArray[np.int8], edges: Counts) -> None:
+    def _add(self, scores: Reals, values: Reals, levels: npt.NDArray[np.int8], edges: Counts) -> None:
         weights = scores * self.sharpness.astype(np.float32)[:, None, None]
         weights = np.exp(weights, out=weights).reshape(-1, scores.shape[1])
         summed = np.ones((len(values), values.shape[1] + 1), np.float32)
@@ -239,7 +227,7 @@ class _OfVectors(_Rehearsal):
             opened = np.flatnonzero(level < len(LEVELS))
             near[opened * len(LEVELS) + level[opened]] += sums[opened]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Reals, Reals, Reals]:
         near = _SO_FAR[:, :-1] @ self.near[:, number] * by_near[:, None, None]
         whole = self.whole[:, number] * by_near[:, None]
         mass = near[..., -1] + far.shares.sum(2) @ _LATER.T * by_far[:, None]
@@ -281,16 +269,16 @@ class _SomeLabels:
             pulled,
         )
 
-    def counted(self, levels: npt.NDArray[np.int8], weights: Array) -> Floats:
+    def counted(self, levels: npt.NDArray[np.int8], weights: Reals) -> Floats:
         """The weights of the rows, by level and label, (j + 1, p)."""
         return self._by_level(np.repeat(levels.astype(np.int64) * self.width, self.sizes) + self.codes, weights)
 
-    def estimated(self, levels: npt.NDArray[np.int8], masses: Array) -> Floats:
+    def estimated(self, levels: npt.NDArray[np.int8], masses: Reals) -> Floats:
         """The masses of lists, (l,), by level and label, (j + 1, p): to each label its share."""
         places = np.repeat(levels.astype(np.int64) * self.width, self.parts) + self.shared
         return self._by_level(places, np.repeat(masses, self.parts) * self.amounts)
 
-    def _by_level(self, places: Counts, weights: Array) -> Floats:
+    def _by_level(self, places: Counts, weights: Reals) -> Floats:
         sums = np.bincount(places, weights, (len(LEVELS) + 1) * self.width).astype(np.float64, copy=False)
         return sums.reshape(-1, self.width)
 
@@ -303,7 +291,7 @@ class _OfLabels(_Rehearsal):
     sums over labels: some labels are taken at a time, so that their sums stay in the cache.
     """
 
-    def read(self, offsets: Counts, rows: Rows, counted: Mask, told: Callable[[int], None]) -> None:
+    def read(self, offsets: Counts, rows: ReadRows, counted: Flags, told: Callable[[int], None]) -> None:
         self.scores, codes = np.empty((len(self.queries), len(counted)), np.float32), np.empty(len(counted), np.int64)
         for start, stop in _blocks(len(counted), BLOCK):
             keys, codes[start:stop] = rows(start, stop)
@@ -313,7 +301,7 @@ class _OfLabels(_Rehearsal):
         owners, labels = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), self.lists.values.labels
         self.parts = [_SomeLabels.of(first, codes, owners, self.lists.values) for first in range(0, labels, TOGETHER)]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Array, Array, Array]:
+    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Reals, Reals, Reals]:
         found = [self._of_part(part, number, far, by_far, by_near) for part in self.parts]
         more, whole, squared, crossed, true = (sum(x) for x in zip(*found, strict=True))
         mass = whole + more
@@ -337,7 +325,7 @@ class _OfLabels(_Rehearsal):
         return [np.concatenate(x, axis=-1) for x in zip(*found, strict=True)]
 
 
-def _products(wrong: Floats, truth: Floats, pulled: Array, steep: slice | Counts) -> tuple[Floats, ...]:
+def _products(wrong: Floats, truth: Floats, pulled: Reals, steep: slice | Counts) -> tuple[Floats, ...]:
     """Sums over labels, from weights, (t, p), and the excess of their estimates by level, (t, j + 1, p).
 
     Returns the excess of mass at each level, and all mass; the product of the excess of each label with itself, and

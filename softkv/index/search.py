@@ -18,8 +18,9 @@ from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
-from softkv.maths.farfield import Array, Floats, bounded, estimated, tilted
-from softkv.maths.nearfield import Near, Rows, Run, Score, read
+from softkv.maths.farfield import bounded, estimated, tilted
+from softkv.maths.nearfield import Near, Run, Score, read
+from softkv.ndarrays import Floats, Reals, Rows
 
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
@@ -30,7 +31,7 @@ MOST = 0.5  # a query that would read a larger share of the rows is scanned
 class Asked:
     """Some queries: as dot products (forms.py), and how to score rows with them."""
 
-    vectors: Array  # (b, d), times β
+    vectors: Reals  # (b, d), times β
     added: Floats  # (b,), to every logit
     temperatures: Floats  # (b,), as the calibration knows them
     score: Score
@@ -157,7 +158,7 @@ def _assured(index: ListIndex, arena: Readable, asked: Asked, tolerance: float, 
     return Estimate(near, merge(near.blend, far.blend), error, far.log_mass_error(near.blend), error <= wanted)
 
 
-def _dearest(wrong: Floats, counts: Array, allowed: float) -> Rows:
+def _dearest(wrong: Floats, counts: Reals, allowed: float) -> Rows:
     """The lists to open so that the others add at most the allowed error: those that add most per row."""
     order = np.argsort(-wrong / np.maximum(counts, 1))
     left = wrong[order][::-1].cumsum()[::-1]
@@ -168,7 +169,7 @@ def part_of(asked: Asked, numbers: Rows) -> Asked:
     """Some of the queries."""
 
     def of_those(score: Score) -> Score:
-        def scored(queries: Rows, start: int, stop: int, out: Array) -> None:
+        def scored(queries: Rows, start: int, stop: int, out: Reals) -> None:
             score(numbers[queries], start, stop, out)
 
         return scored
@@ -278,7 +279,7 @@ def tail_of(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near 
     return both(read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show), apart, show)
 
 
-def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Array]:
+def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Reals]:
     rows, logits = np.hstack([left.rows, right.rows]), np.hstack([left.logits, right.logits])
     order = np.lexsort((rows, -logits), axis=1)[:, :show]
     return np.take_along_axis(rows, order, axis=1), np.take_along_axis(logits, order, axis=1)

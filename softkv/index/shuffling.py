@@ -13,24 +13,22 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.maths.farfield import Array
+from softkv.ndarrays import Counts, Reals
 
-Counts = npt.NDArray[np.int64]
-Blocks: TypeAlias = Callable[[], Iterator[tuple[Counts, Array]]]
+Blocks: TypeAlias = Callable[[], Iterator[tuple[Counts, Reals]]]
 
 HEAD = 20  # one row in so many of a list is in its head, rounded up
 BLOCK = 1 << 18  # numbers of keys looked at together: few enough to stay in the cache
 
 
 def heads_first(
-    keys: Callable[[Counts], Array],
+    keys: Callable[[Counts], Reals],
     rows: Counts,
     offsets: Counts,
     draw: np.random.Generator,
     *,
-    means: Array | None = None,
+    means: Reals | None = None,
 ) -> tuple[Counts, Counts]:
     """The rows of lists with each head first, farthest first, and how many rows each head has, (l,).
 
@@ -58,21 +56,21 @@ def problem_of_heads(heads: Counts | None, offsets: Counts) -> str | None:
     return "has heads that are not of its lists"
 
 
-def _blocks(keys: Callable[[Counts], Array], rows: Counts, offsets: Counts) -> Blocks:
+def _blocks(keys: Callable[[Counts], Reals], rows: Counts, offsets: Counts) -> Blocks:
     """The lists and the keys of some rows at a time, as often as they are asked for."""
     owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     step = max(1, BLOCK // keys(rows[:1]).shape[1])
 
-    def blocks() -> Iterator[tuple[Counts, Array]]:
+    def blocks() -> Iterator[tuple[Counts, Reals]]:
         for start in range(0, len(rows), step):
             yield owners[start : start + step], keys(rows[start : start + step])
 
     return blocks
 
 
-def _means(blocks: Blocks, offsets: Counts) -> Array:
+def _means(blocks: Blocks, offsets: Counts) -> Reals:
     """The mean of each list, (l, d); 0 of empty ones."""
-    sums: Array = np.zeros((len(offsets) - 1, next(blocks())[1].shape[1]))
+    sums: Reals = np.zeros((len(offsets) - 1, next(blocks())[1].shape[1]))
     for owners, keys in blocks():
         firsts = np.flatnonzero(np.diff(owners, prepend=-1))
         sums[owners[firsts]] += np.add.reduceat(keys, firsts, axis=0, dtype=np.float64)
@@ -80,7 +78,7 @@ def _means(blocks: Blocks, offsets: Counts) -> Array:
     return sums
 
 
-def _apart(blocks: Blocks, means: Array) -> Array:
+def _apart(blocks: Blocks, means: Reals) -> Reals:
     """The squared distance of each row from the mean of its list, (n,)."""
     found = []
     with np.errstate(over="ignore"):  # what is beyond the numbers is farther than all others

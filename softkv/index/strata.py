@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from softkv.index.lists import Counts, ListIndex
+from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, likeliest
-from softkv.maths.farfield import Array, Floats, Tilt, critical, distances, logarithm
-from softkv.maths.nearfield import Rows
+from softkv.maths.farfield import Tilt, critical, distances, logarithm
 from softkv.maths.sampling import Elsewhere
 from softkv.maths.strata import Draw, Strata
+from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 SOFT, HARD = 0.5, 0.15  # a list is read whole if more than this share would be drawn; the second if its weights vary
 STEEP = 1.0  # weights vary if the logits of a list have at least this standard deviation
@@ -30,7 +30,6 @@ ALIKE = 32  # how many lists on each side tell how much logits vary in a list
 DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
 TINY = np.finfo(np.float64).tiny
 LOWEST = -1e6  # the lowest logit that is used: those below weigh nothing
-Chosen = npt.NDArray[np.bool_]
 
 
 class Population:
@@ -80,12 +79,12 @@ class Population:
 class Advice:
     """The model of all lists, for some queries."""
 
-    own: Chosen  # (b, l), the lists that each query reads whole in any case
+    own: Flags  # (b, l), the lists that each query reads whole in any case
     values: Strata  # of the others
     masses: Strata
 
 
-def seen_tilt(index: ListIndex, draw: Draw, logits: Array) -> Tilt:
+def seen_tilt(index: ListIndex, draw: Draw, logits: Reals) -> Tilt:
     """How some queries weigh all lists, by the logits of some rows of each, (b, r), for any way to compare.
 
     A few rows do not show how much logits vary in a list, so that is taken from lists with about the same logits, and
@@ -175,14 +174,14 @@ def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:
     return found
 
 
-def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Floats) -> Chosen:
+def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Floats) -> Flags:
     """The lists of which a few rows hold most of the mass, (b, l), except those that even together do not matter.
 
     A sample that misses these rows does not show them. `harm`, (b, l), is the squared error that missing a row as heavy
     as all that is known would make, as a share of what does not count; the best row of a list is assumed to be as good
     as possible.
     """
-    found: Chosen = (tilt.variances > RARE**2) & (counts > 0)
+    found: Flags = (tilt.variances > RARE**2) & (counts > 0)
     for number in np.flatnonzero(found.any(1)).tolist():
         rare = np.flatnonzero(found[number])
         spread = np.sqrt(tilt.variances[number, rare]) * (critical(index.quick.counts[rare]) + BEYOND)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from softkv.index.calibration import BEST
-from softkv.index.lists import Counts, ListIndex, Mask
-from softkv.maths.farfield import Array, Floats
+from softkv.index.lists import ListIndex
 from softkv.maths.quantiles import at_most
+from softkv.ndarrays import Counts, Flags, Floats, Reals
 
 CHANGED = 0.1  # a calibration is checked again once this share of the items was added or deleted
 CHANCE = 0.001  # the largest probability of withdrawing a calibration that holds
@@ -137,7 +137,7 @@ class Truth:
     def __init__(self, count: int, width: int) -> None:
         self.peaks, self.masses, self.totals = np.full(count, -np.inf), np.zeros(count), np.zeros((count, width))
 
-    def add(self, logits: Array, values: Array | Counts, counted: Mask) -> None:
+    def add(self, logits: Reals, values: Reals | Counts, counted: Flags) -> None:
         """Rows with these logits, (b, n), which are overwritten; values are vectors, (n, p), or codes, (n,)."""
         logits[:, ~counted] = -np.inf
         peaks = np.maximum(self.peaks, logits.max(1))
@@ -152,7 +152,7 @@ class Truth:
         self.masses += weights.sum(1, dtype=np.float64)
         self._add_values(weights, values)
 
-    def _add_values(self, weights: Array, values: Array | Counts) -> None:
+    def _add_values(self, weights: Reals, values: Reals | Counts) -> None:
         if values.ndim == 2:
             self.totals += weights @ values
             return

@@ -24,6 +24,7 @@ from softkv.learning.gradients import by_labels, by_slopes, by_values, gradient,
 from softkv.learning.temperature import typical_temperature
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
+from softkv.ndarrays import Reals, Rows
 from softkv.progress import Progress, Stages, untold
 
 ASKED = 256  # items that ask in a step
@@ -40,15 +41,12 @@ RIDGES = (0.3, 0.03)  # λ of the planes that are tried
 FARTHEST = 1e12  # largest distance of targets from the items' mean, in deviations of the items
 WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
-Array = npt.NDArray[np.floating]
-Rows = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
     """Vectors with their values: the codes of labels (n,), or numbers (n, p)."""
 
-    vectors: Array  # (n, d)
+    vectors: Reals  # (n, d)
     values: npt.NDArray[Any]
 
     @property
@@ -62,7 +60,7 @@ class Fitted:
     """A learned metric, and its loss on the held-out examples (the judges)."""
 
     metric: Metric
-    units: Array  # (d,), what features were divided by
+    units: Reals  # (d,), what features were divided by
     loss: float  # of the judges: −log P, or the squared distance
     started: float  # the loss of the metric before the first step
     steps: int
@@ -148,7 +146,7 @@ class _Fitting:
         self.labels, self.unit = items.labels, 1.0
         kept = self._kept(items.vectors)
         width = kept.shape[1]
-        self.centre: Array = np.zeros(width) if directions else kept.mean(0)
+        self.centre: Reals = np.zeros(width) if directions else kept.mean(0)
         deviations = np.ones(width) if directions else kept.std(0)
         self.units = np.where(deviations > SMALLEST, deviations, 1.0)
         self.middle = 0.0 if self.labels else items.values.mean(0)
@@ -165,15 +163,15 @@ class _Fitting:
         self.items = np.arange(len(self.features)) if self.alone else self.learners
         self.several = max(ANSWERING, NUMBERS // width)
 
-    def _kept(self, vectors: Array) -> Array:
-        wide: Array = vectors.astype(np.float64)
+    def _kept(self, vectors: Reals) -> Reals:
+        wide: Reals = vectors.astype(np.float64)
         return wide / np.linalg.norm(wide, axis=1, keepdims=True) if self.directions else wide
 
-    def _scaled(self, some: Examples) -> tuple[Array, npt.NDArray[Any]]:
+    def _scaled(self, some: Examples) -> tuple[Reals, npt.NDArray[Any]]:
         features = ((self._kept(some.vectors) - self.centre) / self.units).astype(np.float32)
         return features, some.values if self.labels else ((some.values - self.middle) / self.unit).astype(np.float32)
 
-    def start(self, rank: int | None) -> Array:
+    def start(self, rank: int | None) -> Reals:
         """The initial L: the identity, or the leading axes of the features, scaled to a typical temperature of 1."""
         width = self.features.shape[1]
         live = np.ones(len(self.features), np.bool_)
@@ -186,7 +184,7 @@ class _Fitting:
         axes = np.linalg.svd(some - some.mean(0), full_matrices=False)[2]
         return (axes[:rank] * scale).astype(np.float32)
 
-    def run(self, factors: Array, steps: int, told: Progress) -> Fitted:
+    def run(self, factors: Reals, steps: int, told: Progress) -> Fitted:
         """Descend until the steps are done or the loss of the judges stops improving."""
         started = best = self.judged(factors)
         kept, since, curve, done = factors, 0, [(0, self._loss(started))], 0
@@ -221,7 +219,7 @@ class _Fitting:
         """A loss in the units of the given values."""
         return judged * self.unit**2
 
-    def step(self, factors: Array) -> Array:
+    def step(self, factors: Reals) -> Reals:
         """The gradient on a sample of examples that ask and of items that answer."""
         asked = self.random.choice(self.learners, min(ASKED, len(self.learners)), replace=False)
         answering, own = self.items, np.full(len(asked), -1)
@@ -233,7 +231,7 @@ class _Fitting:
         _, pulls = self._pulled(factors, asked, answering, own)
         return gradient(factors, self.asking[asked], self.features[answering], pulls)
 
-    def judged(self, factors: Array) -> float:
+    def judged(self, factors: Reals) -> float:
         """The mean loss of the judges, with all items that are not judges answering."""
         losses = 0.0
         for start in range(0, len(self.judges), ASKED):
@@ -241,13 +239,13 @@ class _Fitting:
             losses += self._pulled(factors, some, self.items, np.full(len(some), -1))[0] * len(some)
         return losses / len(self.judges)
 
-    def warmed(self, factors: Array, loss: float) -> tuple[Array, float]:
+    def warmed(self, factors: Reals, loss: float) -> tuple[Reals, float]:
         """L times the factor that gives the judges the lowest loss, and this loss."""
         tried = [(self.judged(factors / one**0.5), one) for one in WARMER.tolist()]
         better, temperature = min(tried)
         return (factors / np.float32(temperature**0.5), better) if better < loss else (factors, loss)
 
-    def _pulled(self, factors: Array, asked: Rows, answering: Rows, own: Rows) -> tuple[float, Array]:
+    def _pulled(self, factors: Reals, asked: Rows, answering: Rows, own: Rows) -> tuple[float, Reals]:
         q, k = self.asking[asked], self.features[answering]
         weights = weights_of(q @ factors.T, k @ factors.T, own)
         values, wanted = self.values[answering], self.wanted[asked]
@@ -263,11 +261,11 @@ class _Adam:
 
     SLOW, SLOWER = 0.9, 0.99  # decay of the mean of the gradients, and of the mean of their squares
 
-    def __init__(self, like: Array, rate: float) -> None:
+    def __init__(self, like: Reals, rate: float) -> None:
         self.rate, self.done = rate, 0
         self.mean, self.square = np.zeros_like(like), np.zeros_like(like)
 
-    def moved(self, factors: Array, slope: Array, share: float) -> Array:
+    def moved(self, factors: Reals, slope: Reals, share: float) -> Reals:
         """The numbers after a step by a share of the rate."""
         self.done += 1
         self.mean = self.SLOW * self.mean + (1 - self.SLOW) * slope

@@ -19,12 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.learning.slopes import Plane
+from softkv.ndarrays import Reals
 
-Array = npt.NDArray[np.floating]
 TINY = 1e-30  # the least probability: smaller ones count as this
 
 
-def weights_of(asked: Array, answering: Array, own: npt.NDArray[np.int64]) -> Array:
+def weights_of(asked: Reals, answering: Reals, own: npt.NDArray[np.int64]) -> Reals:
     """The weights of projected items (n, r) for queries (b, r), (b, n). `own` is the row of the query itself, or −1."""
     logits = asked @ answering.T
     logits -= 0.5 * np.einsum("ij,ij->i", answering, answering)
@@ -36,7 +36,7 @@ def weights_of(asked: Array, answering: Array, own: npt.NDArray[np.int64]) -> Ar
     return logits
 
 
-def by_labels(weights: Array, same: npt.NDArray[np.bool_]) -> tuple[float, Array]:
+def by_labels(weights: Reals, same: npt.NDArray[np.bool_]) -> tuple[float, Reals]:
     """The loss and its pulls (b, n), where `same` (b, n) says which items have the right label."""
     right = weights * same
     likely = np.maximum(right.sum(1, keepdims=True), TINY)
@@ -44,7 +44,7 @@ def by_labels(weights: Array, same: npt.NDArray[np.bool_]) -> tuple[float, Array
     return max(0.0, float(-np.log(likely).mean())), (weights - right / likely) / len(weights)
 
 
-def by_values(weights: Array, values: Array, wanted: Array) -> tuple[float, Array]:
+def by_values(weights: Reals, values: Reals, wanted: Reals) -> tuple[float, Reals]:
     """The loss and its pulls (b, n), for values (n, p) and right answers (b, p)."""
     found = weights @ values
     off = found - wanted
@@ -56,8 +56,8 @@ def by_values(weights: Array, values: Array, wanted: Array) -> tuple[float, Arra
 
 
 def by_slopes(
-    weights: Array, asked: Array, answering: Array, values: Array, wanted: Array, ridge: float
-) -> tuple[float, Array]:
+    weights: Reals, asked: Reals, answering: Reals, values: Reals, wanted: Reals, ridge: float
+) -> tuple[float, Reals]:
     """The loss and its pulls (b, n), for numbers (n,) that are read off the plane through the weighted rows."""
     plane = Plane.through(weights, answering, values, ridge)
     off = plane.at(asked) - wanted
@@ -67,10 +67,10 @@ def by_slopes(
     return float((off * off).mean()), pulls
 
 
-def gradient(factors: Array, asked: Array, answering: Array, pulls: Array) -> Array:
+def gradient(factors: Reals, asked: Reals, answering: Reals, pulls: Reals) -> Reals:
     """The derivative of the loss by L, (r, d), from the pulls (b, n) of the logits −½‖L(q − k)‖²."""
     # −L Σ g (q − k)(q − k)ᵀ, multiplied out so that no array has the size of all pairs times the width.
     near, far = asked @ factors.T, answering @ factors.T
     crossed = near.T @ (pulls @ answering) + (pulls @ far).T @ asked
-    moved: Array = crossed - (far.T * pulls.sum(0)) @ answering - (near.T * pulls.sum(1)) @ asked
+    moved: Reals = crossed - (far.T * pulls.sum(0)) @ answering - (near.T * pulls.sum(1)) @ asked
     return moved

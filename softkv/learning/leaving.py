@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from softkv.ndarrays import Floats, Reals, Rows
 from softkv.progress import Progress
 
 BLOCK = 1 << 12  # rows scored at a time
@@ -24,11 +24,8 @@ MOST = 2.0**53  # from here on every float64 is a whole number, so being whole m
 TOGETHER = 128  # items asked at a time: scores and weights of TOGETHER x BLOCK stay in the cache of the processor
 LEAST = float(np.finfo(np.float32).eps)  # the least weight of a right label, as in `evaluate`: bounds each item's loss
 
-Array = npt.NDArray[np.floating]
-Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
 # The scores of some items with rows start .. stop - 1; -inf for rows that do not count.
-Scores = Callable[[Rows, int, int], Array]
+Scores = Callable[[Rows, int, int], Reals]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +40,7 @@ class Losses:
 
 def left_out(
     scores: Scores,
-    values: Array,
+    values: Reals,
     asked: Rows,
     temperatures: Floats,
     *,
@@ -81,7 +78,7 @@ def left_out(
     return Losses(full / divisor, {k: one / divisor for k, one in best.items()}, count, lowest)
 
 
-def _blocks(scores: Scores, some: Rows, rows: int, rest: Floats | None) -> Iterator[tuple[int, Array]]:
+def _blocks(scores: Scores, some: Rows, rows: int, rest: Floats | None) -> Iterator[tuple[int, Reals]]:
     for first in range(0, rows, BLOCK):
         stop = min(first + BLOCK, rows)
         block = scores(some, first, stop)
@@ -97,7 +94,7 @@ class _State:
     def __init__(
         self,
         asked: Rows,
-        values: Array,
+        values: Reals,
         temperatures: Floats,
         most: int,
         shares: Floats | None,
@@ -114,7 +111,7 @@ class _State:
         self.best = np.full((len(asked), most), -np.inf, np.float32)
         self.best_rows = np.zeros((len(asked), most), np.int64)
 
-    def add(self, first: int, block: Array) -> None:
+    def add(self, first: int, block: Reals) -> None:
         """Add the next block of scores, (b, n)."""
         if self.best.shape[1]:
             self._keep_best(first, block)
@@ -132,7 +129,7 @@ class _State:
             block - base[:, None].astype(block.dtype), here, None if right is None else right.astype(block.dtype)
         )
 
-    def _weigh(self, block: Array, rows: slice, right: Array | None) -> None:
+    def _weigh(self, block: Reals, rows: slice, right: Reals | None) -> None:
         """Add a block of scores, relative to the peak, at all temperatures."""
         shares = None if self.shares is None else self._shares(rows).astype(block.dtype)
         weights = np.empty_like(block)
@@ -156,7 +153,7 @@ class _State:
         found[mine, self.asked[mine] - rows.start] *= self.rest[self.asked[mine]]
         return found
 
-    def _keep_best(self, first: int, block: Array) -> None:
+    def _keep_best(self, first: int, block: Reals) -> None:
         scores = np.concatenate([self.best, block], axis=1)
         rows = np.concatenate([self.best_rows, np.broadcast_to(np.arange(block.shape[1]) + first, block.shape)], axis=1)
         most = self.best.shape[1]
@@ -182,7 +179,7 @@ class _State:
     def losses_of_best(self, k: int) -> Floats:
         """The losses by the k best rows alone; a label that none of them has weighs LEAST."""
         order = np.argsort(-self.best, axis=1)[:, :k]
-        scores: Array = np.take_along_axis(self.best, order, axis=1)
+        scores: Reals = np.take_along_axis(self.best, order, axis=1)
         rows: Rows = np.take_along_axis(self.best_rows, order, axis=1)
         found = np.empty((len(self.temperatures), len(self.asked)))
         for number, temperature in enumerate(self.temperatures.tolist()):

@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-import numpy.typing as npt
+
+from softkv.ndarrays import Codes, Flags, Floats, Reals
 
 BINS = 15  # bins of confidence, of equal width
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # probabilities of central intervals
-
-Floats = npt.NDArray[np.float64]
-Shares = npt.NDArray[np.floating]
-Codes = npt.NDArray[np.integer]
-Truths = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +29,19 @@ class Bin:
     queries: int
 
 
-def correct(shares: Shares, right: Codes) -> Truths:
+def correct(shares: Reals, right: Codes) -> Flags:
     """Whether the heaviest label is the right one, (b,); never where `right` is -1, a label that no item has."""
-    found: Truths = shares.argmax(1) == right
+    found: Flags = shares.argmax(1) == right
     return found
 
 
-def shares_of(shares: Shares, right: Codes) -> Shares:
+def shares_of(shares: Reals, right: Codes) -> Reals:
     """The shares of the right labels, (b,); 0 where `right` is -1, a label that no item has."""
-    given: Shares = np.take_along_axis(shares, np.maximum(right, 0)[:, None].astype(np.int64), axis=1)[:, 0]
+    given: Reals = np.take_along_axis(shares, np.maximum(right, 0)[:, None].astype(np.int64), axis=1)[:, 0]
     return np.where(right >= 0, given, given.dtype.type(0.0))
 
 
-def log_loss(shares: Shares, right: Codes) -> float:
+def log_loss(shares: Reals, right: Codes) -> float:
     """The mean of -log of the share of the right label.
 
     A share of 0 would have an infinite loss, so it counts as the machine epsilon of its dtype, as in scikit-learn:
@@ -56,7 +52,7 @@ def log_loss(shares: Shares, right: Codes) -> float:
     return float(-np.log(np.clip(given.astype(np.float64), least, 1 - least)).mean())
 
 
-def reliability(confidence: Shares, right: Truths) -> tuple[Bin, ...]:
+def reliability(confidence: Reals, right: Flags) -> tuple[Bin, ...]:
     """The accuracy in bins of confidence, the lowest first; empty bins are left out."""
     edges = np.linspace(0.0, 1.0, BINS + 1)[1:-1]
     places = np.searchsorted(edges, confidence)  # bins include their upper edge, not their lower one
@@ -75,14 +71,14 @@ def calibration_error(found: tuple[Bin, ...]) -> float:
     return math.fsum(abs(one.confidence - one.accuracy) * one.queries for one in found) / total
 
 
-def auroc(inside: Shares, outside: Shares) -> float:
+def auroc(inside: Reals, outside: Reals) -> float:
     """The area under the ROC curve: how often one of `inside` exceeds one of `outside`; equal ones count half."""
     ordered = np.sort(outside)
     less, most = np.searchsorted(ordered, inside, "left"), np.searchsorted(ordered, inside, "right")
     return float((less + most).mean() / (2 * len(ordered)))
 
 
-def abstention(certainty: Shares, losses: Shares) -> tuple[Floats, Floats]:
+def abstention(certainty: Reals, losses: Reals) -> tuple[Floats, Floats]:
     """The shares of queries that can be answered, the most certain first, and the mean loss among each share.
 
     Queries of equal certainty are answered together or not at all.

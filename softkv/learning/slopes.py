@@ -16,8 +16,8 @@ import numpy.typing as npt
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.distances import Scorer
 from softkv.maths.farfield import unpacked
+from softkv.ndarrays import Reals
 
-Array = npt.NDArray[np.floating]
 BLOCK = 1 << 12  # rows that are weighted at a time
 TOGETHER = 256  # queries at a time
 ROUNDED = 2.0**-48  # relative rounding of the float64 sums that a plane is made of
@@ -33,21 +33,21 @@ def may_be_read_off(*, numbers: bool, width: int, directions: bool) -> bool:
 class Plane:
     """For each query, the plane through the weighted rows."""
 
-    middle: Array  # (b, d), the weighted mean of the features
-    height: Array  # (b,), the weighted mean of the numbers
-    slope: Array  # (b, d)
-    spread: Array  # (b, d, d), Σ + λ
+    middle: Reals  # (b, d), the weighted mean of the features
+    height: Reals  # (b,), the weighted mean of the numbers
+    slope: Reals  # (b, d)
+    spread: Reals  # (b, d, d), Σ + λ
     ridge: float  # λ
 
     @classmethod
-    def through(cls, weights: Array, features: Array, numbers: Array, ridge: float) -> "Plane":
+    def through(cls, weights: Reals, features: Reals, numbers: Reals, ridge: float) -> "Plane":
         """The planes through features (n, d) and numbers (n,), with weights (b, n) that add up to 1."""
         column = numbers[:, None]
         moments = np.concatenate([column, features, features * column, _products(features)], axis=1)
         return cls.of_means(weights @ moments, features.shape[1], ridge)
 
     @classmethod
-    def of_means(cls, means: Array, width: int, ridge: float) -> "Plane":
+    def of_means(cls, means: Reals, width: int, ridge: float) -> "Plane":
         """The planes with the given weighted means, (b, 1 + 2d + d(d + 1)/2).
 
         The columns are the means of the numbers, the features, the numbers times the features, and the products of any
@@ -62,27 +62,27 @@ class Plane:
         return cls(middle, height, slope, spread, ridge)
 
     @property
-    def explained(self) -> Array:
+    def explained(self) -> Reals:
         """The part of the numbers' variance that each plane explains, (b,)."""
         turned = np.einsum("bij,bj->bi", self.spread, self.slope) + self.ridge * self.slope
-        found: Array = (turned * self.slope).sum(1)
+        found: Reals = (turned * self.slope).sum(1)
         return found
 
-    def at(self, queries: Array) -> Array:
+    def at(self, queries: Reals) -> Reals:
         """The height of each plane at its query, (b, d) -> (b,)."""
-        found: Array = self.height + ((queries - self.middle) * self.slope).sum(1)
+        found: Reals = self.height + ((queries - self.middle) * self.slope).sum(1)
         return found
 
-    def leverage(self, queries: Array, features: Array) -> Array:
+    def leverage(self, queries: Reals, features: Reals) -> Reals:
         """How much the height at the query changes with each row's number, divided by the row's weight, (b, n)."""
         turned = np.linalg.solve(self.spread, (queries - self.middle)[:, :, None])[:, :, 0]
-        found: Array = turned @ features.T + (1.0 - (turned * self.middle).sum(1))[:, None]
+        found: Reals = turned @ features.T + (1.0 - (turned * self.middle).sum(1))[:, None]
         return found
 
-    def residuals(self, features: Array, numbers: Array) -> Array:
+    def residuals(self, features: Reals, numbers: Reals) -> Reals:
         """How far each row lies above the plane of each query, (b, n)."""
         base = self.height - (self.slope * self.middle).sum(1)
-        found: Array = numbers[None, :] - self.slope @ features.T - base[:, None]
+        found: Reals = numbers[None, :] - self.slope @ features.T - base[:, None]
         return found
 
 
@@ -90,14 +90,14 @@ class Plane:
 class Reading:
     """The height of each query's plane at the query, and the figures for its error, each (b,)."""
 
-    heights: Array
-    spreads: Array  # the weighted root mean square distance of the numbers from the plane
-    leverages: Array  # √(1 + (q − k̄)ᵀ(Σ + λ)⁻¹(q − k̄)): times the spread, how much the height moves with the weights
-    slopes: Array  # the length of the plane's gradient by the features
-    doubts: Array  # how far rounding in float64 may have moved the height
+    heights: Reals
+    spreads: Reals  # the weighted root mean square distance of the numbers from the plane
+    leverages: Reals  # √(1 + (q − k̄)ᵀ(Σ + λ)⁻¹(q − k̄)): times the spread, how much the height moves with the weights
+    slopes: Reals  # the length of the plane's gradient by the features
+    doubts: Reals  # how far rounding in float64 may have moved the height
 
     @classmethod
-    def of(cls, plane: Plane, queries: Array, squares: Array) -> "Reading":
+    def of(cls, plane: Plane, queries: Reals, squares: Reals) -> "Reading":
         """Read planes at the queries (b, d); `squares` (b,) is the variance of the numbers around their mean."""
         apart = queries - plane.middle
         turned = np.linalg.solve(plane.spread, apart[:, :, None])[:, :, 0]
@@ -115,15 +115,15 @@ class Reading:
 
 def on_planes(
     compared: Compatibility,
-    queries: Array,
-    temperatures: Array,
-    means: Array,
-    keys: Array,
-    numbers: Array,
+    queries: Reals,
+    temperatures: Reals,
+    means: Reals,
+    keys: Reals,
+    numbers: Reals,
     *,
-    features: Callable[[Array], Array],
+    features: Callable[[Reals], Reals],
     ridge: float,
-    shares: Array | None = None,
+    shares: Reals | None = None,
     allowed: npt.NDArray[np.bool_] | None = None,
 ) -> Reading:
     """The reading of each query on the plane through all rows that it sees.
@@ -144,14 +144,14 @@ def on_planes(
 
 def _through_all(
     scorer: Scorer,
-    means: Array,
-    keys: Array,
-    numbers: Array,
-    features: Callable[[Array], Array],
+    means: Reals,
+    keys: Reals,
+    numbers: Reals,
+    features: Callable[[Reals], Reals],
     ridge: float,
-    shares: Array | None,
+    shares: Reals | None,
     seen: npt.NDArray[np.bool_] | None,
-) -> tuple[Plane, Array]:
+) -> tuple[Plane, Reals]:
     """The planes, and the variances of the numbers around their means, (b,)."""
     # Subtle: a plane divides by the spread of the features. If weights did not quite add up to 1, the difference, times
     # any constant in all numbers, would come back much larger. So sums are divided by the sum of the weights, and the
@@ -180,7 +180,7 @@ def _through_all(
     return replace(found, height=found.height + means), squares / mass[:, 0] - found.height**2
 
 
-def _products(features: Array) -> Array:
+def _products(features: Reals) -> Reals:
     """The products of any two features, each pair once, (n, d) -> (n, d(d + 1)/2)."""
     upper = np.triu_indices(features.shape[1])
     return features[:, upper[0]] * features[:, upper[1]]

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.ndarrays import Floats, Matrix
 
 ASKED, FEWEST_ASKED = 256, 64  # items that are left out and asked; fewer in large stores, but at least FEWEST_ASKED
 SCORED = 1 << 24  # most pairs that are compared, unless FEWEST_ASKED items need more
@@ -31,9 +32,6 @@ SPAN = np.log(1e12)  # logarithmic range of the bins: gaps below 1e-12 of the la
 HALVINGS = 32  # bisections of the range of log temperatures, which leave an error of about 1e-8
 BLOCK = 1 << 14
 ORDINARY, FARTHEST = 30, 500  # exponents of two whose squares are safe in float32, and in float64
-
-Matrix = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
 
 
 def typical_temperature(

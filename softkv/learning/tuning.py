@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.learning.leaving import Losses, Rows, Scores, left_out
+from softkv.learning.leaving import Losses, Scores, left_out
 from softkv.learning.temperature import SCORED, asked_of, unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.ndarrays import Floats, Rows
 from softkv.portrait import Share, as_table
 from softkv.progress import Progress
 
@@ -27,7 +28,6 @@ STEPS = 10  # temperatures tried on each side of the first
 FINER = 5  # temperatures tried between the best and each of its neighbours
 AGAIN = 6  # how often the range may be extended
 
-Floats = npt.NDArray[np.float64]
 Lose = Callable[[Floats], Losses]  # temperatures -> losses
 BAR = 40  # characters of the longest bar
 

@@ -13,18 +13,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Floats, Lists, packed, unpacked
+from softkv.maths.farfield import Lists, packed, unpacked
 from softkv.maths.shares import Shares
+from softkv.ndarrays import Codes, Floats, Reals
 
-Codes = npt.NDArray[np.int64]
 TOGETHER = 4096  # lists that are turned at once
 EACH = ("counts", "means", "spreads", "outside", "value_radii", "scatter", "noise")  # what has one entry per list
 
 
 @np.errstate(over="ignore", invalid="ignore")  # false statistics become NaN or inf, and are rejected
-def turned(lists: Lists, turn: Floats, shift: Floats, axes: Array) -> Lists:
+def turned(lists: Lists, turn: Floats, shift: Floats, axes: Reals) -> Lists:
     """The lists of a store, in float64, once its keys are multiplied with `turn`, (d, d), and moved by `shift`, (d,).
 
     The result is along `axes`.
@@ -67,7 +66,7 @@ def abreast(parts: Sequence[Lists], codes: Sequence[Codes | None], labels: int =
     )
 
 
-def _of_vectors(parts: Sequence[Lists], weights: Sequence[float]) -> tuple[Array | Shares, Floats]:
+def _of_vectors(parts: Sequence[Lists], weights: Sequence[float]) -> tuple[Reals | Shares, Floats]:
     """The means of the values of all lists, and their slope."""
     slope: Floats = np.average([one.slope for one in parts], axis=0, weights=weights)
     return np.concatenate([one.vectors for one in parts]), slope
@@ -75,7 +74,7 @@ def _of_vectors(parts: Sequence[Lists], weights: Sequence[float]) -> tuple[Array
 
 def _of_labels(
     parts: Sequence[Lists], codes: Sequence[Codes | None], weights: Sequence[float], labels: int
-) -> tuple[Array | Shares, Floats]:
+) -> tuple[Reals | Shares, Floats]:
     """The shares of labels in all lists, by shared codes, and the slope of labels that have one in any store."""
     entries, sloped, first = [], [], 0
     for one, own in zip(parts, codes, strict=True):

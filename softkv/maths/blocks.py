@@ -16,7 +16,9 @@ from softkv.maths.compatibility import Compatibility
 from softkv.maths.library import Array
 
 NARROW = 32  # width of values up to which copying them takes less time than reading their keys
-Block = tuple[int, Array, Array, Callable[[], Values]]  # the number of the first row, logits, rows seen, and values
+LogitBlock = tuple[
+    int, Array, Array, Callable[[], Values]
+]  # the number of the first row, logits, rows seen, and values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +32,9 @@ class Stretch:
     first: int
 
 
-def side_by_side(blocks: Iterable[Block], most: int) -> Iterator[Block]:
+def side_by_side(blocks: Iterable[LogitBlock], most: int) -> Iterator[LogitBlock]:
     """Join small neighbouring blocks, to at most this many rows: starting a block takes longer than copying it."""
-    waiting = list[Block]()
+    waiting = list[LogitBlock]()
     for block in blocks:
         known = sum(one[1].shape[-1] for one in waiting)
         fits = known + block[1].shape[-1] <= most and _is_narrow(block[3]())
@@ -48,7 +50,7 @@ def _is_narrow(values: Values) -> bool:
     return not isinstance(values, Labels) and values.array.shape[-1] <= NARROW
 
 
-def _as_one(blocks: list[Block]) -> Block:
+def _as_one(blocks: list[LogitBlock]) -> LogitBlock:
     if len(blocks) == 1:
         return blocks[0]
     first, _, _, values = blocks[0]

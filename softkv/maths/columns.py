@@ -14,7 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.strata import Array, Counts, Draw, Floats
+from softkv.maths.strata import Draw
+from softkv.ndarrays import Counts, Floats, Reals
 
 GROUPS = 32  # groups of rows, by which it is estimated how columns vary together
 BLOCK = 8  # rows of a stratum that belong to one group, at most
@@ -48,7 +49,7 @@ class Pairs:
         groups, homes = (random.integers(0, GROUPS, count) for count in (blocks.max(initial=-1) + 1, len(draw.sizes)))
         return cls(share * signs[pair], groups[blocks], homes, sides * np.sqrt(outside))
 
-    def sums(self, e: Array, values: Array, apart: Array, draw: Draw) -> Array:
+    def sums(self, e: Reals, values: Reals, apart: Reals, draw: Draw) -> Reals:
         """Σ e·(v − apart) over the rows of each group, and over the rows of its strata, (b, GROUPS, p).
 
         `values` are (r, p); `apart` is what each query subtracts from them, (b, p).
@@ -58,7 +59,7 @@ class Pairs:
             spread, rows = np.zeros((GROUPS, len(values)), e.dtype), np.arange(len(values))
             for groups, weights in both:
                 spread[groups, rows] += e[0] * weights.astype(e.dtype)
-            alone: Array = spread @ values - spread.sum(1)[:, None] * apart
+            alone: Reals = spread @ values - spread.sum(1)[:, None] * apart
             return alone[None]
         found = np.zeros((len(e), GROUPS, values.shape[1]), values.dtype)
         for groups, weights in both:
@@ -74,10 +75,10 @@ class Pairs:
 class VectorColumns:
     """Vectors, (r, p), in float32, summed in float64; `free` counts columns that do not follow from the others."""
 
-    def __init__(self, values: Array, *, free: int | None = None) -> None:
+    def __init__(self, values: Reals, *, free: int | None = None) -> None:
         self._values, self.free = values, values.shape[1] if free is None else free
 
-    def _about(self, means: Floats) -> tuple[Array, Array]:
+    def _about(self, means: Floats) -> tuple[Reals, Reals]:
         """Values and means relative to the middle of the means, which keeps most of their digits."""
         middle = means.mean(0).astype(self._values.dtype)
         return self._values - middle, (means - middle).astype(self._values.dtype)

@@ -8,9 +8,8 @@ Shapes: s strata.
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
 
-Counts = npt.NDArray[np.int64]
+from softkv.ndarrays import Counts
 
 
 def drawer(secret: bytes, purpose: str, *numbers: int) -> np.random.Generator:

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import Array, Floats, Lists, packed
+from softkv.maths.farfield import Lists, packed
 from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
+from softkv.ndarrays import Counts, Floats, Reals
 
-Counts = npt.NDArray[np.int64]
 BLOCK = 1 << 10  # rows that are processed together: their products stay in the cache
 TOGETHER = 1 << 8  # lists that are processed together: their statistics stay in the cache as well
 SUMMED = 1 << 6  # rows that are summed by one product with a matrix that is 0 except at each row's own list
@@ -37,17 +37,17 @@ class Drift:
     """Sums over the rows that were added, less those over the rows removed; values are in the units of the lists."""
 
     lists: Counts  # (t,), rising
-    counts: Array  # (t,)
-    keys: Array  # (t, d), of y
-    squares: Array  # (t, r(r + 1)/2 + 1), of the products of y along leading axes, packed, and of y² along all others
-    values: Array  # (t, p), of u
-    scatter: Array  # (t,), of ‖u‖²; nothing for labels, whose shares tell it
+    counts: Reals  # (t,)
+    keys: Reals  # (t, d), of y
+    squares: Reals  # (t, r(r + 1)/2 + 1), of the products of y along leading axes, packed, and of y² along all others
+    values: Reals  # (t, p), of u
+    scatter: Reals  # (t,), of ‖u‖²; nothing for labels, whose shares tell it
     holders: Counts  # (m,), lists in which rows of a label were added or removed
     codes: Counts  # (m,), these labels, each once for a list
-    tallies: Array  # (m,), how many
+    tallies: Reals  # (m,), how many
 
     @classmethod
-    def of(cls, lists: Lists, owners: Counts, keys: Array, values: npt.NDArray[Any], *, sign: float = 1.0) -> "Drift":
+    def of(cls, lists: Lists, owners: Counts, keys: Reals, values: npt.NDArray[Any], *, sign: float = 1.0) -> "Drift":
         """The sums over some rows that come to the lists `owners`, or with `sign` -1 leave them.
 
         Values are vectors, (n, p), or codes of labels, (n,).
@@ -63,7 +63,7 @@ class Drift:
     def none(cls, lists: Lists) -> "Drift":
         """No change."""
 
-        def empty(*shape: int) -> Array:
+        def empty(*shape: int) -> Reals:
             return np.empty((0, *shape), np.float32)
 
         width, squares, no = lists.means.shape[1], lists.spreads.shape[1] + 1, np.empty(0, np.int64)
@@ -103,7 +103,7 @@ class Drift:
         """The sums of some lists, without their labels."""
         return replace(self, **{name: getattr(self, name)[some] for name in (*_SUMS, "lists")})
 
-    def _moved(self, measured: Lists, shares: Shares | None) -> dict[str, Array]:
+    def _moved(self, measured: Lists, shares: Shares | None) -> dict[str, Reals]:
         """The statistics of the lists that changed."""
         some = _some(measured, self.lists)
         before = some.counts
@@ -116,7 +116,7 @@ class Drift:
         spreads = some.spreads * (before[:, None] / many)
         spreads += self.squares[:, :-1] / many
         spreads -= _products(inner)
-        values: dict[str, Array] = {}
+        values: dict[str, Reals] = {}
         if shares is None:
             apart = self.values / many
             values = {"values": some.vectors + apart}
@@ -164,7 +164,7 @@ def together(parts: Sequence[Drift]) -> Drift:
     return Drift(**{"lists": lists} | sums | labelled)
 
 
-def _added(count: int, places: Sequence[Counts], parts: Sequence[Array]) -> Array:
+def _added(count: int, places: Sequence[Counts], parts: Sequence[Reals]) -> Reals:
     """Sums over some lists, put at their places among all and added up."""
     found = np.zeros((count, *parts[0].shape[1:]), np.float32)
     for at, part in zip(places, parts, strict=True):
@@ -175,7 +175,7 @@ def _added(count: int, places: Sequence[Counts], parts: Sequence[Array]) -> Arra
     return found
 
 
-def _tallied(holders: Counts, codes: Counts, tallies: Array) -> dict[str, npt.NDArray[Any]]:
+def _tallied(holders: Counts, codes: Counts, tallies: Reals) -> dict[str, npt.NDArray[Any]]:
     """The labels whose rows were added or removed, each once per list."""
     order = np.lexsort((codes, holders))
     holders, codes = holders[order], codes[order]
@@ -211,7 +211,7 @@ def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
     return None
 
 
-def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.NDArray[Any], sign: float) -> Drift:
+def _sums(lists: Lists, size: float, owners: Counts, keys: Reals, values: npt.NDArray[Any], sign: float) -> Drift:
     """The sums over rows in the order of their lists; values are counted in units of this size."""
     numbers, firsts, places = np.unique(owners, return_index=True, return_inverse=True)
     # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.
@@ -236,7 +236,7 @@ def _sums(lists: Lists, size: float, owners: Counts, keys: Array, values: npt.ND
     return Drift(numbers, counts, of_keys, squares, of_values, scatter, **_tallied(*labelled))
 
 
-def _summed(x: Array, places: Counts) -> Array:
+def _summed(x: Reals, places: Counts) -> Reals:
     """The sums of the rows, (n, w), of each place, numbered from 0 on; rows come in the order of their places.
 
     Uses matrix products, which take a third of the time of `np.add.reduceat`.
@@ -249,10 +249,10 @@ def _summed(x: Array, places: Counts) -> Array:
     return found
 
 
-def _products(x: Array) -> Array:
+def _products(x: Reals) -> Reals:
     """The products of any two columns, (n, r(r + 1)/2), packed."""
     one, other = np.triu_indices(x.shape[1])
-    found: Array = x.take(one, axis=1)
+    found: Reals = x.take(one, axis=1)
     found *= x.take(other, axis=1)
     return found
 

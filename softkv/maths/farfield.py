@@ -35,31 +35,29 @@ import numpy.typing as npt
 
 from softkv.maths.blending import Blend
 from softkv.maths.shares import Shares
+from softkv.ndarrays import Flags, Floats, Reals
 
 ROUNDED = 1e-5  # bounds take everything in a list to be this much wider, for the rounding of rows in float32
-Floats = npt.NDArray[np.float64]
-Array = npt.NDArray[np.floating]
-Chosen = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
     """The statistics of all lists. Symmetric matrices are packed: their upper triangles, row by row."""
 
-    counts: Array  # (l,), rows that are live
-    means: Array  # (l, d)
-    axes: Array  # (d, d), orthonormal columns, the leading ones first
-    spreads: Array  # (l, r(r + 1) / 2), the covariance of keys along the leading axes
-    outside: Array  # (l,), the variance along the others, summed over them
-    profile: Array  # (d − r,), how that is shared among them
-    widest: Array  # (l,), an upper bound of the variance in any one direction outside of the leading axes
-    radii: Array  # (l, 2), how far keys are from the mean, along the leading axes and along the others
-    values: Array | Shares  # (l, p), the means of the values
-    slope: Array  # (p, d), A: how values change with keys within a list, along the axes; (s, d) of labels
-    value_radii: Array  # (l,), how far values are from their mean
-    slope_gaps: Array  # (l, 2), ‖C − AΣ‖ along the leading axes and along the others
-    scatter: Array  # (l,), the variance of the values, summed over their columns
-    noise: Array  # (l,), what of it the slope does not explain
+    counts: Reals  # (l,), rows that are live
+    means: Reals  # (l, d)
+    axes: Reals  # (d, d), orthonormal columns, the leading ones first
+    spreads: Reals  # (l, r(r + 1) / 2), the covariance of keys along the leading axes
+    outside: Reals  # (l,), the variance along the others, summed over them
+    profile: Reals  # (d − r,), how that is shared among them
+    widest: Reals  # (l,), an upper bound of the variance in any one direction outside of the leading axes
+    radii: Reals  # (l, 2), how far keys are from the mean, along the leading axes and along the others
+    values: Reals | Shares  # (l, p), the means of the values
+    slope: Reals  # (p, d), A: how values change with keys within a list, along the axes; (s, d) of labels
+    value_radii: Reals  # (l,), how far values are from their mean
+    slope_gaps: Reals  # (l, 2), ‖C − AΣ‖ along the leading axes and along the others
+    scatter: Reals  # (l,), the variance of the values, summed over their columns
+    noise: Reals  # (l,), what of it the slope does not explain
 
     @property
     def leading(self) -> int:
@@ -67,7 +65,7 @@ class Lists:
         return int(self.axes.shape[0]) - len(self.profile)
 
     @property
-    def vectors(self) -> Array:
+    def vectors(self) -> Reals:
         """The means of values that are no labels, (l, p)."""
         assert not isinstance(self.values, Shares)
         return self.values
@@ -128,23 +126,23 @@ AS_GIVEN = Units(np.zeros(1), 1.0)  # no offset and no scale
 class Tilt:
     """How the rows of all lists are weighed by some queries."""
 
-    reduced: Array  # (b, r), the queries along the leading axes, times β
-    beyond: Array  # (b, d − r), along the others
-    peaks: Array  # (b, l), βq·m
-    within: Array  # (b, l), the variance of x that comes from the leading axes
-    variances: Array  # (b, l), σ², estimated
-    thaw: Array  # (b, l), the critical σ as a share of σ, at most 1: how much of a tilt has rows to act on
-    logs: Array  # (b, l), the logarithms of the masses, estimated; -inf for lists without rows
+    reduced: Reals  # (b, r), the queries along the leading axes, times β
+    beyond: Reals  # (b, d − r), along the others
+    peaks: Reals  # (b, l), βq·m
+    within: Reals  # (b, l), the variance of x that comes from the leading axes
+    variances: Reals  # (b, l), σ², estimated
+    thaw: Reals  # (b, l), the critical σ as a share of σ, at most 1: how much of a tilt has rows to act on
+    logs: Reals  # (b, l), the logarithms of the masses, estimated; -inf for lists without rows
 
     @classmethod
-    def of(cls, counts: Array, peaks: Array, variances: Array) -> "Tilt":
+    def of(cls, counts: Reals, peaks: Reals, variances: Reals) -> "Tilt":
         """The tilt of lists of which only the means and the variances of logits are known, (b, l)."""
         thaw, nothing = _thaw(counts, variances), np.empty((len(peaks), 0))
         logs = logarithm(counts) + peaks + variances * (thaw - thaw * thaw / 2)
         return cls(nothing, nothing, peaks, variances, variances, thaw, logs)
 
 
-def tilted(lists: Lists, queries: Array) -> Tilt:
+def tilted(lists: Lists, queries: Reals) -> Tilt:
     """How (b, d) queries, times β, weigh the rows of all lists."""
     queries = queries.astype(lists.means.dtype, copy=False)
     turned = queries @ lists.axes
@@ -157,7 +155,7 @@ def tilted(lists: Lists, queries: Array) -> Tilt:
     return Tilt(reduced, beyond, peaks, within, variances, thaw, logs)
 
 
-def without(lists: Lists, tilt: Tilt, queries: Array, owners: npt.NDArray[np.int64], keys: Array) -> Tilt:
+def without(lists: Lists, tilt: Tilt, queries: Reals, owners: npt.NDArray[np.int64], keys: Reals) -> Tilt:
     """The tilt once each query's own row, with these keys (b, d), is removed from its list; -1 is no list.
 
     Masses and row counts stay as they are. A list without any other row gets the lowest peak of all lists.
@@ -181,17 +179,17 @@ def without(lists: Lists, tilt: Tilt, queries: Array, owners: npt.NDArray[np.int
     return replace(tilt, peaks=peaks, variances=variances)
 
 
-def critical(counts: Array) -> Array:
+def critical(counts: Reals) -> Reals:
     """√(2 ln n): how many σ above the mean the highest of n rows is."""
     return np.sqrt(2.0 * np.log(np.maximum(counts, 1)))
 
 
-def _thaw(counts: Array, variances: Array) -> Array:
+def _thaw(counts: Reals, variances: Reals) -> Reals:
     most, deviations = np.broadcast_to(critical(counts), variances.shape), np.sqrt(variances)
     return np.divide(most, deviations, out=np.ones_like(variances), where=deviations > most)
 
 
-def estimated(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Blend:
+def estimated(lists: Lists, tilt: Tilt, unread: Flags, *, squares: bool = False) -> Blend:
     """The blend of the lists that are not read, (b, l), as if their logits were normal; `squares` for their spread."""
     peak, masses = _weighed(tilt, unread)
     mass = masses.sum(1, dtype=np.float64)
@@ -205,18 +203,18 @@ class Apart:
     """What `estimated` adds up, for disjoint sets of lists at once: relative to the peak, and without their values."""
 
     peak: Floats  # (b,)
-    masses: Array  # (b, l)
-    shares: Array  # (b, sets, l), the masses of the lists of each set, and 0
-    pulled: Array  # (b, sets, p), the sum of mass x βCq
+    masses: Reals  # (b, l)
+    shares: Reals  # (b, sets, l), the masses of the lists of each set, and 0
+    pulled: Reals  # (b, sets, p), the sum of mass x βCq
 
-    def valued(self, lists: Lists) -> Array:
+    def valued(self, lists: Lists) -> Reals:
         """The sums of mass x the mean of the values, (b, sets, p)."""
-        found: Array = self.shares.reshape(-1, self.shares.shape[-1]) @ lists.values
+        found: Reals = self.shares.reshape(-1, self.shares.shape[-1]) @ lists.values
         return found.reshape(*self.shares.shape[:-1], -1)
 
 
 def estimated_apart(
-    lists: Lists, spreads: Array, tilt: Tilt, sharpness: Floats, sets: npt.NDArray[np.int8], count: int
+    lists: Lists, spreads: Reals, tilt: Tilt, sharpness: Floats, sets: npt.NDArray[np.int8], count: int
 ) -> Apart:
     """Estimates of `count` sets of lists, of which (b, l) `sets` names the one of each list, for a single query.
 
@@ -238,36 +236,36 @@ def estimated_apart(
     return Apart(peak.astype(np.float64), masses, shares, pulled.reshape(*shares.shape[:2], -1))
 
 
-def _weighed(tilt: Tilt, unread: Chosen) -> tuple[Array, Array]:
+def _weighed(tilt: Tilt, unread: Flags) -> tuple[Reals, Reals]:
     """The highest logarithm of a mass, (b,), and all masses relative to it, (b, l)."""
     logs = np.where(unread, tilt.logs, -np.inf)
     peak = logs.max(1, initial=-np.inf)
     return peak, np.exp(logs - np.where(np.isfinite(peak), peak, 0.0)[:, None])
 
 
-def _excess(tilt: Tilt, unread: Chosen, masses: Array, peak: Array) -> Floats:
+def _excess(tilt: Tilt, unread: Flags, masses: Reals, peak: Reals) -> Floats:
     """The sum of mass x (the mean of the tilted logits − peak), (b,)."""
     above = np.where(unread & (masses > 0), tilt.peaks + tilt.variances * tilt.thaw - peak[:, None], 0.0)
     excess: Floats = np.einsum("bl,bl->b", masses, above, dtype=np.float64)
     return excess
 
 
-def _totals(lists: Lists, masses: Array, pulled: Array) -> Floats:
+def _totals(lists: Lists, masses: Reals, pulled: Reals) -> Floats:
     """The sum over lists of mass x the mean of the values, and what the slope adds, (b, p)."""
     if isinstance(lists.values, Shares):
         return lists.values.with_pull(masses @ lists.values, pulled)
     return (masses @ lists.values + pulled).astype(np.float64)
 
 
-def _pulled(lists: Lists, tilt: Tilt, masses: Array) -> Array:
+def _pulled(lists: Lists, tilt: Tilt, masses: Reals) -> Reals:
     """The sum over lists of mass x βCq, (b, p)."""
     leading = np.einsum("brs,bs->br", unpacked(masses @ lists.spreads, lists.leading), tilt.reduced)
     others = (masses @ lists.outside)[:, None] * (tilt.beyond * lists.profile)
-    found: Array = leading @ lists.slope[:, : lists.leading].T + others @ lists.slope[:, lists.leading :].T
+    found: Reals = leading @ lists.slope[:, : lists.leading].T + others @ lists.slope[:, lists.leading :].T
     return found
 
 
-def _squared(lists: Lists, tilt: Tilt, masses: Array, total: Floats, mass: Floats) -> Floats:
+def _squared(lists: Lists, tilt: Tilt, masses: Reals, total: Floats, mass: Floats) -> Floats:
     """The sum of mass x (value − mean)² for values that are single numbers, (b, 1)."""
     slope = np.broadcast_to(lists.slope[0], (len(masses), lists.slope.shape[1]))
     lead = lists.leading
@@ -323,7 +321,7 @@ class Bounded:
         return np.where(np.isnan(found), np.inf, found)
 
 
-def bounded(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) -> Bounded:
+def bounded(lists: Lists, tilt: Tilt, unread: Flags, *, squares: bool = False) -> Bounded:
     """What unread lists add, with bounds that hold whatever they look like inside; statistics are to be float64."""
     length, rest = np.linalg.norm(tilt.reduced, axis=1), np.linalg.norm(tilt.beyond, axis=1)
     reach = length[:, None] * lists.radii[:, 0] + rest[:, None] * lists.radii[:, 1]
@@ -349,14 +347,14 @@ def bounded(lists: Lists, tilt: Tilt, unread: Chosen, *, squares: bool = False) 
     return Bounded(blend, least, most, guessed, strayed)
 
 
-def logarithm(x: Array) -> Array:
+def logarithm(x: Reals) -> Reals:
     """The logarithm, -inf of 0."""
     with np.errstate(divide="ignore"):
-        found: Array = np.log(x)
+        found: Reals = np.log(x)
     return found
 
 
-def distances(values: Array | Shares, centres: Array) -> Array:
+def distances(values: Reals | Shares, centres: Reals) -> Reals:
     """‖v − c‖ for each of (l, p) values and (b, p) centres, (b, l)."""
     if isinstance(values, Shares):
         return values.distances(centres)
@@ -364,16 +362,16 @@ def distances(values: Array | Shares, centres: Array) -> Array:
     middle = values.mean(0)
     apart, centres = values - middle, centres - middle
     squares = (apart * apart).sum(1) - 2.0 * (centres @ apart.T) + (centres * centres).sum(1)[:, None]
-    found: Array = np.sqrt(np.maximum(squares, 0.0))
+    found: Reals = np.sqrt(np.maximum(squares, 0.0))
     return found
 
 
-def packed(matrices: Array) -> Array:
+def packed(matrices: Reals) -> Reals:
     """The upper triangles of (..., r, r) symmetric matrices, (..., r(r + 1) / 2)."""
     return matrices[(..., *np.triu_indices(matrices.shape[-1]))]
 
 
-def unpacked(triangles: Array, width: int) -> Array:
+def unpacked(triangles: Reals, width: int) -> Reals:
     """The symmetric matrices of these upper triangles, (..., r, r)."""
     upper = np.triu_indices(width)
     found = np.empty((*triangles.shape[:-1], width, width), triangles.dtype)
@@ -382,7 +380,7 @@ def unpacked(triangles: Array, width: int) -> Array:
     return found
 
 
-def _pairs(left: Array, right: Array) -> Array:
+def _pairs(left: Reals, right: Reals) -> Reals:
     """What a packed Σ must be multiplied with for leftᵀΣ·right, (b, r) x (b, r) -> (b, r(r + 1) / 2)."""
     products = left[:, :, None] * right[:, None, :]
     products = products + products.swapaxes(1, 2)

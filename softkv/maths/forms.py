@@ -16,13 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.metric import Metric
+from softkv.ndarrays import Floats, Reals
 
-Array = npt.NDArray[np.floating]
-Floats = npt.NDArray[np.float64]
 LEEWAY = 1.1  # how much shorter or longer than any that were measured queries may be
 FORMS = ("dot", "cosine", "gaussian", "learned")
 
@@ -40,8 +38,8 @@ class Form:
 
     name: str
     compatibility: str  # that was made a dot product
-    centre: Array  # (d,), the mean of the keys, for forms that measure from it
-    lengths: Array  # (3,), of the shortest, a typical and the longest q′
+    centre: Reals  # (d,), the mean of the keys, for forms that measure from it
+    lengths: Reals  # (3,), of the shortest, a typical and the longest q′
     metric: Metric | None = None  # for the learned form
 
     @property
@@ -57,7 +55,7 @@ class Form:
         """The width of the part of k′ by which rows are arranged."""
         return key_width if self.metric is None else len(self.metric.factors)
 
-    def placed(self, keys: Array) -> Array:
+    def placed(self, keys: Reals) -> Reals:
         """The part of k′ by which rows are arranged, in the precision of the keys."""
         if self.metric is not None:
             return self.metric.projected(keys.astype(np.float32, copy=False))
@@ -65,12 +63,12 @@ class Form:
             return keys - self.centre.astype(keys.dtype)
         return self.keys(keys)
 
-    def _moved(self, vectors: Array) -> Floats:
+    def _moved(self, vectors: Reals) -> Floats:
         if self.metric is not None:
             return self.metric.projected(vectors.astype(np.float32)).astype(np.float64)
         return vectors.astype(np.float64) - self.centre
 
-    def keys(self, keys: Array) -> Array:
+    def keys(self, keys: Reals) -> Reals:
         """k′ of some keys, (n, d) -> (n, d or d + 1).
 
         Lengths are computed anew, not taken from the store: stored lengths are derived, and statistics last.
@@ -92,7 +90,7 @@ class Form:
             turn[-1, :-1], shift[:-1], shift[-1] = -moved, moved, -0.5 * moved @ moved
         return turn, shift
 
-    def queries(self, queries: Array, compatibility: Compatibility | None, sharpness: Array) -> tuple[Array, Floats]:
+    def queries(self, queries: Reals, compatibility: Compatibility | None, sharpness: Reals) -> tuple[Reals, Floats]:
         """q′ times β, (b, q) -> (b, d or d + 1), and what is added to every logit of a query, (b,)."""
         nothing = np.zeros(len(queries))
         if self.name == "cosine":
@@ -110,7 +108,7 @@ class Form:
         """The highest product q′·k′ that a key can have, (b,): that of distance 0, where distances are measured."""
         return -added if self.measures_distance else np.full(len(added), np.inf)
 
-    def temperatures(self, queries: Array, compatibility: Compatibility, sharpness: Array) -> Array:
+    def temperatures(self, queries: Reals, compatibility: Compatibility, sharpness: Reals) -> Reals:
         """The temperature at which to look up the error of an estimate, (b,), of q′ times β; inf where it is unknown.
 
         Queries that are compared in the measured way must have lengths like those it was measured on. Compared in
@@ -119,6 +117,6 @@ class Form:
         shortest, typical, longest = self.lengths.tolist()
         lengths = np.linalg.norm(queries.astype(np.float64), axis=1) / sharpness
         with np.errstate(divide="ignore"):
-            equal: Array = 1.0 / sharpness * np.where(compatibility.name == self.compatibility, 1.0, typical / lengths)
+            equal: Reals = 1.0 / sharpness * np.where(compatibility.name == self.compatibility, 1.0, typical / lengths)
         known = (lengths >= shortest / LEEWAY) & (lengths <= longest * LEEWAY)
         return np.where(known | (compatibility.name != self.compatibility), equal, np.inf)

@@ -30,7 +30,7 @@ from softkv.maths.blending import (
     merge,
     stand_in,
 )
-from softkv.maths.blocks import Block, Stretch, side_by_side
+from softkv.maths.blocks import LogitBlock, Stretch, side_by_side
 from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
 from softkv.maths.distances import COPIED
 from softkv.maths.heads import Heads
@@ -164,7 +164,7 @@ class _Part:
         """All rows, a block at a time."""
         return self.folded(self.blocks_of(values), shown, math.ceil(self.rows / self.step))
 
-    def folded(self, blocks: Iterable[Block], shown: int, count: int) -> "_Folded":
+    def folded(self, blocks: Iterable[LogitBlock], shown: int, count: int) -> "_Folded":
         """The rows of these blocks, of which there are at most `count`."""
         folded: _Folded | None = None
         negligible = self.library.epsilon(self.inputs.dtype) / (4 * count)
@@ -184,7 +184,7 @@ class _Part:
         assert folded is not None
         return replace(folded, ranking=folded.ranking.in_order())
 
-    def blocks_of(self, values: Values, first: int = 0) -> Iterator[Block]:
+    def blocks_of(self, values: Values, first: int = 0) -> Iterator[LogitBlock]:
         """All rows, with their values, of which the first has this number."""
         for rows, logits in self.blocks():
             yield first + rows.start, logits, self._seen(logits, rows), partial(values.part, rows)

@@ -22,10 +22,9 @@ from softkv.maths.arrays import sharpened
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.distances import Scorer
 from softkv.maths.library import Sharpness
+from softkv.ndarrays import Matrix, Vector
 
 BLOCK = 1 << 13  # keys that are projected at once
-Matrix = npt.NDArray[np.float32]
-Row = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,7 +32,7 @@ class Metric:
     """L, where it is measured from, and whether only directions count."""
 
     factors: Matrix  # (r, d), L
-    centre: Row  # (d,), the origin for directions
+    centre: Vector  # (d,), the origin for directions
     directions: bool = False
 
     @property
@@ -45,7 +44,7 @@ class Metric:
         """L(x − c) of each vector, or of its direction, (n, d) -> (n, r)."""
         return self._moved(vectors) @ self.factors.T
 
-    def numbers(self, keys: Matrix) -> Row:
+    def numbers(self, keys: Matrix) -> Vector:
         """The number b of each key, (n,)."""
         found = np.empty(len(keys), np.float32)
         exact = replace(self, factors=self.factors.astype(np.float64))
@@ -57,7 +56,7 @@ class Metric:
                 found[start : start + BLOCK] = -0.5 * np.einsum("ij,ij->i", projected, projected)
         return found
 
-    def queries(self, queries: Matrix) -> tuple[Matrix, Row]:
+    def queries(self, queries: Matrix) -> tuple[Matrix, Vector]:
         """Mq of each query, (b, d), and what is added to all its logits, (b,)."""
         projected = self.projected(queries)
         return projected @ self.factors, np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
@@ -68,7 +67,7 @@ class Metric:
         projected = self._moved(queries).astype(np.float64) ** 2 @ factors.T
         return projected @ factors, projected
 
-    def compatibility(self, numbers: Row, inverse_lengths: Row | None) -> Compatibility:
+    def compatibility(self, numbers: Vector, inverse_lengths: Vector | None) -> Compatibility:
         """The way to compare, with the numbers of all keys at hand, and 1 / ‖k‖ where directions count."""
 
         def ask(queries: Matrix, sharpness: Sharpness) -> Scorer:

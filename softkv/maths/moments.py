@@ -12,13 +12,13 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import ROUNDED, Array, Floats, Lists
+from softkv.maths.farfield import ROUNDED, Lists
 from softkv.maths.shares import Labelled, Shares, Turned
+from softkv.ndarrays import Counts, Floats, Reals
 from softkv.progress import Progress
 
 # Rows start .. stop - 1: their keys (n, d) and their values as vectors (n, p), or as codes of labels (n,).
-Rows = Callable[[int, int], tuple[Array, Array]]
-Counts = npt.NDArray[np.int64]
+ReadRows = Callable[[int, int], tuple[Reals, Reals]]
 
 BLOCK = 1 << 13  # rows looked at together
 SAMPLE = 1 << 16  # rows by which axes and slope are found
@@ -27,7 +27,7 @@ LEADING = 32  # axes with a covariance of their own; with more, answers become n
 
 
 def measured(
-    rows: Rows, offsets: Counts, *, labels: int = 0, leading: int = LEADING, progress: Progress | None = None
+    rows: ReadRows, offsets: Counts, *, labels: int = 0, leading: int = LEADING, progress: Progress | None = None
 ) -> Lists:
     """The statistics of lists of consecutive rows: list i is rows offsets[i] .. offsets[i + 1] - 1.
 
@@ -73,7 +73,7 @@ def measured(
     )
 
 
-def _means(rows: Rows, offsets: Counts, labels: int) -> tuple[Floats, Floats | Shares, Floats]:
+def _means(rows: ReadRows, offsets: Counts, labels: int) -> tuple[Floats, Floats | Shares, Floats]:
     """The means of the keys and of the values of each list, and the largest number among either."""
     counts, (keys, values) = np.diff(offsets), rows(0, 0)
     sums, value_sums = np.zeros((len(counts), keys.shape[1])), np.zeros((len(counts), *values.shape[1:]))
@@ -96,18 +96,18 @@ def _means(rows: Rows, offsets: Counts, labels: int) -> tuple[Floats, Floats | S
 class _Vectors:
     """Values that are vectors, relative to means; or changes of means."""
 
-    rows: Array  # (n, p)
+    rows: Reals  # (n, p)
 
     @property
     def squares(self) -> Floats:
         """The squared length of each vector."""
         return squared_lengths(self.rows)
 
-    def left(self, slope: Array, axes: slice, x: Array) -> Floats:
+    def left(self, slope: Reals, axes: slice, x: Reals) -> Floats:
         """‖u − Ax‖² for what lies along some axes, (n, r) of (n, d)."""
         return squared_lengths(self.rows - x @ slope[:, axes].T)
 
-    def gaps(self, rows: slice, y: Array, spread: Array, slope: Array, profile: Array) -> tuple[float, float]:
+    def gaps(self, rows: slice, y: Reals, spread: Reals, slope: Reals, profile: Reals) -> tuple[float, float]:
         """‖C − AΣ‖, times their number, of some rows of one list: along the leading axes and along the others.
 
         `spread` is Σ along the leading axes, times the number.
@@ -119,7 +119,7 @@ class _Vectors:
 
 
 def _counted_from(
-    means: Array | Shares, owners: Counts, values: Array, slope: Array, *, kind: npt.DTypeLike = np.float64
+    means: Reals | Shares, owners: Counts, values: Reals, slope: Reals, *, kind: npt.DTypeLike = np.float64
 ) -> _Vectors | Labelled:
     """Values of rows counted from the means of their lists, in a precision: rounded after the difference is taken."""
     if isinstance(means, Shares):
@@ -127,7 +127,7 @@ def _counted_from(
     return _Vectors((values - means[owners]).astype(kind, copy=False))
 
 
-def with_rows(lists: Lists, owners: Counts, keys: Array, values: Array, *, sign: float = 1.0) -> Lists:
+def with_rows(lists: Lists, owners: Counts, keys: Reals, values: Reals, *, sign: float = 1.0) -> Lists:
     """The statistics once these rows are in the lists `owners`, none of which is empty, or with `sign` -1 have left.
 
     Sums are added, or taken back, and radii only grow.
@@ -152,15 +152,15 @@ class _Groups:
     starts: Counts  # (g,), where the rows of each begin
     sign: float  # 1.0 when they come, -1.0 when they leave
 
-    def sums(self, x: Array) -> Floats:
+    def sums(self, x: Reals) -> Floats:
         """Sums over the rows of each group."""
         return np.add.reduceat(x, self.starts, axis=0, dtype=np.float64)
 
-    def most(self, x: Array) -> Floats:
+    def most(self, x: Reals) -> Floats:
         """The largest of each group."""
         return np.maximum.reduceat(x, self.starts).astype(np.float64)
 
-    def moved(self, lists: Lists, frame: "_Shared", y: Array, u: _Vectors | Labelled) -> Lists:
+    def moved(self, lists: Lists, frame: "_Shared", y: Reals, u: _Vectors | Labelled) -> Lists:
         """The statistics brought up to date; keys along the axes and values, both counted from the means there were."""
         sizes = self.sums(np.ones(len(y)))
         before = lists.counts[self.numbers]
@@ -172,7 +172,7 @@ class _Groups:
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         s_in, s_out = shift[:, : frame.leading], shift[:, frame.leading :]
 
-        def mean(old: Array, sums: Array) -> Floats:
+        def mean(old: Reals, sums: Reals) -> Floats:
             """A mean over all rows of a list, from the old mean and the sums over these rows."""
             turned = (before * old.T + self.sign * sums.T) / after
             return turned.T
@@ -200,7 +200,7 @@ class _Groups:
 
     def _moved_values(
         self, lists: Lists, u: _Vectors | Labelled, after: Floats
-    ) -> tuple[Array | Shares, _Vectors | Turned]:
+    ) -> tuple[Reals | Shares, _Vectors | Turned]:
         """The means of the values of all lists, and how far those of these have moved."""
         if isinstance(u, _Vectors):
             shift = self.sign * self.sums(u.rows) / after[:, None]
@@ -212,7 +212,7 @@ class _Groups:
         return moved, lists.values.moved_to(moved, self.numbers, lists.slope)
 
 
-def squared_lengths(x: Array) -> Floats:
+def squared_lengths(x: Reals) -> Floats:
     """The squared length of each row."""
     found: Floats = np.einsum("ij,ij->i", x, x, dtype=np.float64)
     return found
@@ -222,16 +222,16 @@ def squared_lengths(x: Array) -> Floats:
 class _Shared:
     """What all lists share."""
 
-    axes: Array
+    axes: Reals
     leading: int
-    profile: Array
-    slope: Array
+    profile: Reals
+    slope: Reals
 
     def gaps(
         self,
         groups: _Groups,
         gaps: Floats,
-        y: Array,
+        y: Reals,
         u: _Vectors | Labelled,
         shift: Floats,
         value_shift: _Vectors | Turned,
@@ -260,7 +260,7 @@ class _Sums:
         self.outside, self.widest, self.scatter, self.noise, self.value_radii = (np.zeros(lists) for _ in range(5))
         self.radii, self.slope_gaps = np.zeros((lists, 2)), np.zeros((lists, 2))
 
-    def add(self, rows: "_Stretch", frame: _Shared, y: Array, u: _Vectors | Labelled) -> None:
+    def add(self, rows: "_Stretch", frame: _Shared, y: Reals, u: _Vectors | Labelled) -> None:
         """Some rows: their keys along the axes and their values, both counted from the means."""
         inner, outer = y[:, : frame.leading], y[:, frame.leading :]
         groups, at = _Groups(rows.lists, rows.firsts, 1.0), rows.lists
@@ -319,7 +319,9 @@ def _stretches(offsets: Counts) -> Iterator[_Stretch]:
         first = last
 
 
-def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats | Shares) -> tuple[Floats, Floats, Floats]:
+def _shared(
+    rows: ReadRows, offsets: Counts, means: Floats, value_means: Floats | Shares
+) -> tuple[Floats, Floats, Floats]:
     """The axes, the variance along each, and the slope of the values along them, by a sample of whole lists."""
     width = means.shape[1]
     height = len(value_means.sloped) if isinstance(value_means, Shares) else value_means.shape[1]
@@ -345,7 +347,7 @@ def _shared(rows: Rows, offsets: Counts, means: Floats, value_means: Floats | Sh
     return axes, variances, slope
 
 
-def _widest(x: Array) -> float:
+def _widest(x: Reals) -> float:
     """An upper bound of the largest eigenvalue of xᵀx: the norm of all eigenvalues, by the smaller Gram matrix."""
     gram = x @ x.T if len(x) < x.shape[1] else x.T @ x
     return (1.0 + ROUNDED) * float(np.linalg.norm(gram))

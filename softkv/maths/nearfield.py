@@ -19,13 +19,10 @@ import numpy.typing as npt
 from softkv.maths.blending import Blend, Labels, Numbers, Values
 from softkv.maths.summing import RUN
 from softkv.maths.weighting import FLOOR, Weights
-
-Array = npt.NDArray[np.floating]
-Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.int64]
+from softkv.ndarrays import Floats, Reals, Rows
 
 # The logits of some queries (their numbers) with rows start .. stop - 1, written into the last argument, (m, n).
-Score = Callable[[Rows, int, int, Array], None]
+Score = Callable[[Rows, int, int, Reals], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +40,7 @@ class Near:
 
     blend: Blend
     rows: Rows  # (b, show), the heaviest first; -1 where there are fewer
-    logits: Array  # (b, show)
+    logits: Reals  # (b, show)
     scored: Rows  # (b,), how many rows that are live
 
 
@@ -86,11 +83,11 @@ class _Flat:
             if not alive.all():
                 block[:, ~alive] = -np.inf
 
-    def blocks(self) -> "list[Array]":
+    def blocks(self) -> "list[Reals]":
         """The logits of each run, (m, n)."""
         return self._cut(self.logits)
 
-    def _cut(self, flat: Array) -> "list[Array]":
+    def _cut(self, flat: Reals) -> "list[Reals]":
         bounds = zip(self.runs, self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
         return [flat[start:stop].reshape(len(run.queries), -1) for run, start, stop in bounds]
 
@@ -99,7 +96,7 @@ class _Flat:
         met = self.lengths if everything else self._by_segment((self.logits > -np.inf).astype(np.float32))
         return np.bincount(self.queries, met, self.count).astype(np.int64)
 
-    def heaviest(self, show: int) -> tuple[Rows, Array]:
+    def heaviest(self, show: int) -> tuple[Rows, Reals]:
         """The rows of the highest logits of each query, and these, (b, show)."""
         rows, best = np.full((self.count, show), -1, np.int64), np.full((self.count, show), -np.inf, np.float32)
         if not show or not len(self.logits):
@@ -121,7 +118,7 @@ class _Flat:
         best[ranked[kept], rank[kept]] = logits[order[kept]]
         return rows, best
 
-    def _promising(self, show: int) -> Array:
+    def _promising(self, show: int) -> Reals:
         """A logit for each segment below which its query has no row among the heaviest, (s,)."""
         peaks = self._peaks()
         order = np.lexsort((-peaks, self.queries))
@@ -130,10 +127,10 @@ class _Flat:
         # Each segment has a row as high as its peak, so the show-th highest peak is low enough; with fewer, any is.
         enough = last < np.searchsorted(ranked, np.arange(self.count), side="right")
         least = np.where(enough, peaks[order[np.minimum(last, len(order) - 1)]], -np.inf)
-        found: Array = least[self.queries].astype(np.float32)
+        found: Reals = least[self.queries].astype(np.float32)
         return found
 
-    def _peaks(self) -> Array:
+    def _peaks(self) -> Reals:
         return np.maximum.reduceat(self.logits, self.starts)
 
     def blend(self, values: Values) -> Blend:
@@ -153,10 +150,10 @@ class _Flat:
     def _by_query(self, x: Floats) -> Floats:
         return np.bincount(self.queries, x, self.count).astype(np.float64)
 
-    def _by_segment(self, x: Array) -> Floats:
+    def _by_segment(self, x: Reals) -> Floats:
         return np.add.reduceat(x, self.starts, dtype=np.float64) if len(x) else np.empty(0)
 
-    def _blended(self, values: Values, weights: Array, mass: Floats) -> tuple[Floats, Floats | None]:
+    def _blended(self, values: Values, weights: Reals, mass: Floats) -> tuple[Floats, Floats | None]:
         """The sums of weights times values, (b, p), and for numbers those about the mean, (b, 1)."""
         if isinstance(values, Numbers):
             return self._blended_numbers(values, weights, mass)
@@ -167,7 +164,7 @@ class _Flat:
             total[run.queries] += _summed(block, values, run.start, run.stop)
         return total, None
 
-    def _counted(self, labels: Labels, weights: Array) -> Floats:
+    def _counted(self, labels: Labels, weights: Reals) -> Floats:
         """The weights by label, (b, p): of all runs of a query at once, since one may have fewer rows than labels."""
         total, order = np.zeros((self.count, labels.count)), np.argsort(self.queries, kind="stable")
         bounds = np.searchsorted(self.queries[order], np.arange(self.count + 1)).tolist()
@@ -179,7 +176,7 @@ class _Flat:
             total[query] = np.bincount(labels.array[rows], weights[places], labels.count)
         return total
 
-    def _blended_numbers(self, values: Numbers, weights: Array, mass: Floats) -> tuple[Floats, Floats]:
+    def _blended_numbers(self, values: Numbers, weights: Reals, mass: Floats) -> tuple[Floats, Floats]:
         """The sums of numbers, (b, 1), and of their squares about the mean: those within runs, and between these."""
         sums = np.zeros((3, len(self.queries), 1))  # the mass of each segment, its mean, and the squares about that
         seen = 0
@@ -195,7 +192,7 @@ class _Flat:
         return total[:, None], self._by_query(squares + masses * apart * apart)[:, None]
 
 
-def _summed(weights: Array, values: Values, start: int, stop: int) -> Floats:
+def _summed(weights: Reals, values: Values, start: int, stop: int) -> Floats:
     """Weights times the values of a run, (m, n) -> (m, p)."""
     part = values.array[start:stop]
     found: Floats

@@ -32,7 +32,8 @@ import numpy.typing as npt
 
 from softkv.maths.columns import Columns, Pairs
 from softkv.maths.quantiles import quantile
-from softkv.maths.strata import Draw, Floats
+from softkv.maths.strata import Draw
+from softkv.ndarrays import Floats
 
 MOSTLY = 0.5  # the sum of squared shares of groups from which on a few of them are most of the variance
 TINY = np.finfo(np.float64).tiny

@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.floating]
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
-Codes = npt.NDArray[Any]  # whole numbers of any type
+from softkv.ndarrays import Codes, Counts, Floats, Reals
 
 SLOPED = 1024  # labels that have a slope; the others have too few rows each to estimate one
 FULL = 8  # up to this many shares for each nonzero one, they are multiplied as a dense matrix
@@ -37,14 +34,14 @@ class Shares:
 
     starts: Counts  # (l + 1,), where the labels of each list begin
     codes: Counts  # (m,), rising within a list
-    tallies: Array  # (m,), how many of its rows have them
+    tallies: Reals  # (m,), how many of its rows have them
     sloped: Counts  # (s,), the codes that have a slope, rising
     labels: int  # p
 
     __array_ufunc__ = None  # so that array @ shares calls __rmatmul__ of this class
 
     @classmethod
-    def of(cls, owners: Counts, codes: Codes, tallies: Array, *, lists: int, labels: int) -> "Shares":
+    def of(cls, owners: Counts, codes: Codes, tallies: Reals, *, lists: int, labels: int) -> "Shares":
         """Shares from the numbers of rows of labels in lists; labels whose numbers add up to 0 are left out."""
         labels = max(labels, int(codes.max(initial=-1)) + 1)
         places, entries = np.unique(owners * labels + codes, return_inverse=True)
@@ -115,7 +112,7 @@ class Shares:
         found = Shares.of(owners, codes, more, lists=self.shape[0], labels=self.labels)
         return replace(found, sloped=self.sloped)
 
-    def __rmatmul__(self, masses: Array) -> Floats:
+    def __rmatmul__(self, masses: Reals) -> Floats:
         """Masses of lists times their shares, (b, l) -> (b, p)."""
         if self._dense is not None:
             return masses @ self._dense
@@ -133,12 +130,12 @@ class Shares:
         found[self.owners, self.codes] = self.amounts
         return found
 
-    def with_pull(self, totals: Floats, pulled: Array) -> Floats:
+    def with_pull(self, totals: Floats, pulled: Reals) -> Floats:
         """Totals, (b, p), and what the slope adds to those of the labels that have one, (b, s)."""
         totals[:, self.steep] += pulled
         return totals
 
-    def distances(self, centres: Array) -> Floats:
+    def distances(self, centres: Reals) -> Floats:
         """How far the shares of each list lie from some distributions, (b, p) -> (b, l); never too short."""
         centres = centres.astype(np.float64, copy=False)
         if self._dense is not None:
@@ -157,20 +154,20 @@ class Shares:
         known = self.with_labels(int(codes.max(initial=-1)) + 1)
         return np.maximum(1.0 - 2.0 * known._amounts_of(owners, codes) + known.squares[owners], 0.0)
 
-    def of_rows(self, owners: Counts, codes: Counts, slope: Array) -> "Labelled":
+    def of_rows(self, owners: Counts, codes: Counts, slope: Reals) -> "Labelled":
         """Rows of these labels, counted from the shares of their lists."""
         known = self.with_labels(int(codes.max(initial=-1)) + 1)
         lists, places = np.unique(owners, return_inverse=True)
         squares, own = known.apart(owners, codes), known._slopes(slope)[known._place[codes]]
         return Labelled(squares, own - known._sloping(lists, slope)[places], codes, own)
 
-    def add_by_slope(self, sums: Floats, codes: Codes, y: Array) -> None:
+    def add_by_slope(self, sums: Floats, codes: Codes, y: Reals) -> None:
         """Add keys, (n, d), to the sums of the labels that have a slope, (s, d)."""
         places, found = sums_by(self._place[codes], y)
         known = places < len(sums)
         sums[places[known]] += found[known]
 
-    def moved_to(self, after: "Shares", lists: Counts, slope: Array) -> "Turned":
+    def moved_to(self, after: "Shares", lists: Counts, slope: Reals) -> "Turned":
         """How far the shares of some lists have moved."""
         before = self.with_labels(after.labels)
         places, entries = np.unique(np.concatenate([before._places, after._places]), return_inverse=True)
@@ -192,7 +189,7 @@ class Shares:
             raise ValueError(f"{name} that are shares")
         return cls(starts, codes, tallies, sloped, int(labels[0]))
 
-    def problem(self, counts: Array) -> str | None:
+    def problem(self, counts: Reals) -> str | None:
         """Why these cannot be the shares of lists with so many rows, if they cannot; `counts` may be anything, too."""
         starts, codes, sloped = arrays = self.starts, self.codes, self.sloped
         if any(x.dtype != np.int64 for x in arrays) or self.tallies.dtype != np.float64:
@@ -212,7 +209,7 @@ class Shares:
         """The places of list and label among all of them, (m,), rising."""
         return self.owners * self.labels + self.codes
 
-    def _slopes(self, slope: Array) -> Floats:
+    def _slopes(self, slope: Reals) -> Floats:
         """The slopes of labels by `_place`, (s + 1, d)."""
         return np.vstack([slope, np.zeros((1, slope.shape[1]))])
 
@@ -223,7 +220,7 @@ class Shares:
         found[self.sloped] = np.arange(len(self.sloped))
         return found
 
-    def _sloping(self, lists: Counts, slope: Array) -> Floats:
+    def _sloping(self, lists: Counts, slope: Reals) -> Floats:
         """The shares of some lists times the slope, (l, d)."""
         slopes, places = self._slopes(slope), self._place[self.codes]
         bounds = zip(self.starts[lists].tolist(), self.starts[lists + 1].tolist(), strict=True)
@@ -246,7 +243,7 @@ class Turned:
     squares: Floats  # (n,), their squared lengths
     turned: Floats  # (n, d), their products with the slope
 
-    def left(self, slope: Array, axes: slice, x: Array) -> Floats:
+    def left(self, slope: Reals, axes: slice, x: Reals) -> Floats:
         """‖u − Ax‖², (n,), for what lies along some axes, (n, r) of (n, d); never less."""
         x = x.astype(np.float64, copy=False)
         some = slope[:, axes].astype(np.float64, copy=False)
@@ -263,7 +260,7 @@ class Labelled(Turned):
     codes: Counts  # (n,)
     own: Floats  # (n, d), the slopes of the labels themselves
 
-    def gaps(self, rows: slice, y: Array, spread: Array, slope: Array, profile: Array) -> tuple[float, float]:
+    def gaps(self, rows: slice, y: Reals, spread: Reals, slope: Reals, profile: Reals) -> tuple[float, float]:
         """‖C − AΣ‖, times their number, of some rows of one list: along the leading axes and along the others.
 
         C is the sums of keys by label, since the keys of a list add up to zero; `spread` is Σ along the leading
@@ -286,7 +283,7 @@ def _apart(left: float, crossed: float, right: float) -> float:
     return math.sqrt(max(left - 2.0 * crossed + right, 0.0) + ROUNDED * (left + right))
 
 
-def sums_by(codes: Counts, x: Array) -> tuple[Counts, Floats]:
+def sums_by(codes: Counts, x: Reals) -> tuple[Counts, Floats]:
     """The codes that occur, (m,), rising, and the sums of the rows that have them, (m, d)."""
     order = np.argsort(codes, kind="stable")
     ranked = codes[order]

@@ -19,10 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.drawing import different, in_runs
-
-Array = npt.NDArray[np.floating]
-Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+from softkv.ndarrays import Counts, Floats, Reals
 
 LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a variance
 FEW = 16  # rows of a stratum, of which several are summed at once
@@ -203,13 +200,13 @@ class Draw:
         """Where the rows of each stratum begin, (s,)."""
         return self.sizes.cumsum() - self.sizes
 
-    def by_stratum(self, x: Array) -> Floats:
+    def by_stratum(self, x: Reals) -> Floats:
         """Sums over the rows of each stratum, (b, r) -> (b, s)."""
         if not len(self.sizes):
             return np.zeros((len(x), 0))
         return np.add.reduceat(x, self.firsts, axis=1)
 
-    def squares(self, weights: Array, values: Array) -> Floats:
+    def squares(self, weights: Reals, values: Reals) -> Floats:
         """‖Σ w·v‖² over the rows of each stratum, (b, r) and (r, p) -> (b, s)."""
         found = np.empty((len(weights), len(self.sizes)))
         large = self.sizes > FEW

@@ -30,10 +30,10 @@ FAR = 2.0**11  # values within this many lengths of a mean, if light, move it by
 WITNESSES = 256  # rows that are to enclose a mean
 DOUBLED = 1 << 17  # numbers that are copied to float64 at once, which stay in the cache
 
-Reach = Callable[[Array], Array | None]  # an upper bound of how far values are from means; None: read them
+Bound = Callable[[Array], Array | None]  # an upper bound of how far values are from means; None: read them
 
 
-def summed(weights: Weights, array: Array, reach: Reach) -> tuple[Array, Array]:
+def summed(weights: Weights, array: Array, reach: Bound) -> tuple[Array, Array]:
     """The mass, (..., b), and the weighted sum, (..., b, p), of values in float32 (..., n, p); both in float64."""
     library = library_of(weights.weights)
     # The heaviest row weighs 1, so that all that are not heavy have at most LIGHT of the mass.
@@ -67,7 +67,7 @@ def _over_queries(flags: Array) -> Array:
     return flags.reshape(-1, flags.shape[-1]).any(0)
 
 
-def _is_far_enough(library: Library, mass: Array, total: Array, reach: Reach) -> bool:
+def _is_far_enough(library: Library, mass: Array, total: Array, reach: Bound) -> bool:
     """Whether light rows move no mean by more than half a rounding of its length, and need not be read."""
     mean = library.constant(total) / divisor(library.constant(mass))[..., None]
     apart = reach(mean)

@@ -23,6 +23,7 @@ from softkv.asking.view import View
 from softkv.errors import InputError, NotExpressible
 from softkv.maths.heads import Heads
 from softkv.maths.principal import PrincipalPlane
+from softkv.ndarrays import Reals
 from softkv.plain import soft_lookup
 from softkv.portrait import facts_of, value_of
 from softkv.storage import Item
@@ -38,7 +39,6 @@ FIELDS = (
     "plane", "heads", "evidence", "guard", "kind", "values", "labels", "value_width", "keys", "numbers", "texts",
     "payloads", "queries",
 )  # fmt: skip # of what a store shows; a tour has more
-Vectors = npt.NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +47,7 @@ class PageQueries:
 
     names: Sequence[str]
     texts: bool  # whether the names are what was asked
-    vectors: Vectors  # (b, d)
+    vectors: Reals  # (b, d)
     answers: Any  # of the store, one for each
 
 
@@ -115,9 +115,9 @@ def _require_room(count: int, width: int) -> None:
 
 def _compared(
     view: View, rows: npt.NDArray[np.int64], asked: PageQueries, heads: Heads | None
-) -> tuple[str, float, Vectors, Vectors]:
+) -> tuple[str, float, Reals, Reals]:
     """The compatibility and temperature of the page, the vectors of keys (n, d), and those of queries (b, d)."""
-    keys: Vectors = view.snapshot.vectors(rows)
+    keys: Reals = view.snapshot.vectors(rows)
     if heads is not None:
         if view.layout.kind.worded:
             raise NotExpressible(
@@ -137,16 +137,16 @@ def _compared(
     return "gaussian", learned.temperature.value, projected[0], projected[1]
 
 
-def _directions(compared: str, vectors: Vectors) -> Vectors:
+def _directions(compared: str, vectors: Reals) -> Reals:
     """Vectors as they are drawn: scaled to length 1 where lengths do not count (cosine)."""
     if compared != "cosine":
         return vectors
     exact = vectors.astype(np.float64)
-    found: Vectors = exact / np.linalg.norm(exact, axis=1, keepdims=True)
+    found: Reals = exact / np.linalg.norm(exact, axis=1, keepdims=True)
     return found
 
 
-def _left_out(vectors: Vectors, compared: str, temperature: float) -> list[float] | None:
+def _left_out(vectors: Reals, compared: str, temperature: float) -> list[float] | None:
     """The log masses of some items, each left out and looked up in the others, ascending; None for a single item."""
     count = len(vectors)
     if count < 2:

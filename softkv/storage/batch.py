@@ -25,7 +25,8 @@ from softkv.errors import (
     ShapeError,
 )
 from softkv.kinds import LONGEST_TEXT, ValueKind
-from softkv.storage.layout import Layout, Matrix, Rows
+from softkv.ndarrays import Matrix, Rows
+from softkv.storage.layout import Layout
 
 LONGEST_KEY = 1 << 16  # bytes of UTF-8
 LONGEST_NAME = 255

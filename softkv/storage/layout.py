@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import ShapeError
 from softkv.kinds import ValueKind as ValueKind
@@ -20,10 +19,6 @@ GENERATION_NAME = re.compile(r"generation-([0-9]{6,18})\Z")
 WINDOW = 1 << 20  # bytes of rows that one checksum covers in formats 1 and 2, and that are compared after a crash
 GRANULE = 1 << 14  # bytes of rows that one checksum covers in new generations
 WIDEST = 1 << 20  # numbers in one row; a width beyond it is a mistake or an attack
-
-Matrix = npt.NDArray[np.float32]
-Rows = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

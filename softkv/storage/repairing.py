@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from softkv.errors import StoreDamaged, StoreExists
+from softkv.ndarrays import Rows
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.roster import Roster, RosterEntry
-from softkv.storage.layout import Rows
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.checking import Report, Survey, survey
 from softkv.storage.protocol.index_files import IndexFile

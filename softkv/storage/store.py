@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from softkv.errors import AccessRefused, HandleClosed, InputError
+from softkv.ndarrays import Rows
 from softkv.progress import Progress
 from softkv.storage.batch import Added, checked
 from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
@@ -18,7 +19,7 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import Layout, Rows, ValueKind
+from softkv.storage.layout import Layout, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
 from softkv.storage.protocol.checking import Report, check
@@ -27,14 +28,14 @@ from softkv.storage.protocol.compaction import compact
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
-from softkv.storage.protocol.publishing import Content, drop_index, put_derived, put_index
+from softkv.storage.protocol.publishing import FileContent, drop_index, put_derived, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
 from softkv.storage.protocol.setting_apart import set_apart
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 
-Path: TypeAlias = str | os.PathLike[str]
+AnyPath: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
 
 
@@ -54,7 +55,7 @@ class Store(Closing):
         self._closed = False
 
     @classmethod
-    def open(cls, path: Path, mode: str = "r", *, force: bool = False, accept: Accepting | None = None) -> "Store":
+    def open(cls, path: AnyPath, mode: str = "r", *, force: bool = False, accept: Accepting | None = None) -> "Store":
         """Open a store: "r" to read, "w" to write, "c" to write and make it if need be, "n" to start it anew.
 
         `force` allows writing on a network file system, where locks and syncs may not hold. `accept` is shown the
@@ -78,12 +79,12 @@ class Store(Closing):
             raise
 
     @staticmethod
-    def erase(path: Path) -> None:
+    def erase(path: AnyPath) -> None:
         """Remove a store that has no writer; readers keep what they have open."""
         opening.erase(opening.directory_of(path), force=False)
 
     @staticmethod
-    def move(path: Path, target: Path) -> None:
+    def move(path: AnyPath, target: AnyPath) -> None:
         """Rename a store that is not open anywhere, to a path where nothing is."""
         opening.move(opening.directory_of(path), opening.directory_of(target))
 
@@ -223,7 +224,7 @@ class Store(Closing):
         self,
         order: Sequence[int] | Rows | None = None,
         *,
-        index: Mapping[str, Content] | None = None,
+        index: Mapping[str, FileContent] | None = None,
         progress: Progress | None = None,
     ) -> None:
         """Copy the live rows to a new generation, without the dead ones. Readers are not disturbed.
@@ -236,7 +237,7 @@ class Store(Closing):
             compact(self._require_writer(), order, index=index, progress=progress)
             self._switched()
 
-    def put_index(self, name: str, content: Content, *, instead_of: str | None = None) -> None:
+    def put_index(self, name: str, content: FileContent, *, instead_of: str | None = None) -> None:
         """Add or replace an index file of the rows as they are, and forget another; a compaction leaves it behind."""
         with self._lock:
             put_index(self._require_writer(), name, content, instead_of)
@@ -294,7 +295,7 @@ class Store(Closing):
         self._current()
         return check(self.path, at_least=at_least)
 
-    def backup(self, target: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
+    def backup(self, target: AnyPath, *, force: bool = False, progress: Progress | None = None) -> Backup:
         """Copy the store as of its newest commit into a new directory, or into an earlier backup of it."""
         self._current()
         if self._writer is not None:

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from softkv.errors import HandleForked
 
-Result = TypeVar("Result")
+WorkT = TypeVar("WorkT")
 
 
 @contextmanager
-def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
+def beside(*jobs: Callable[[], WorkT]) -> Iterator[list["Future[WorkT]"]]:
     """Run jobs in threads beside the block. However the block ends, they have ended by then, and have results.
 
     Not a ThreadPoolExecutor: an interrupt while its threads start, or while their end is waited for, leaves them at
@@ -26,10 +26,10 @@ def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
     if not jobs:
         yield []
         return
-    running: list[Future[Result]] = [Future() for _ in jobs]
+    running: list[Future[WorkT]] = [Future() for _ in jobs]
     gate, manned = threading.Event(), False
 
-    def work(job: Callable[[], Result], future: "Future[Result]") -> None:
+    def work(job: Callable[[], WorkT], future: "Future[WorkT]") -> None:
         gate.wait()
         if manned:
             try:
@@ -49,7 +49,7 @@ def beside(*jobs: Callable[[], Result]) -> Iterator[list["Future[Result]"]]:
             _outlast(running)
 
 
-def _outlast(running: "Sequence[Future[Result]]") -> None:
+def _outlast(running: "Sequence[Future[WorkT]]") -> None:
     """Wait for all jobs, even when interrupted while waiting: the interrupt is raised again afterwards."""
     try:
         wait(running)

@@ -22,13 +22,14 @@ from softkv.errors import CommitUncertain, StorageFailed
 from softkv.index import calibration
 from softkv.index.late import Change
 from softkv.maths.drift import Drift
+from softkv.ndarrays import Counts
 from softkv.storage import Snapshot
 from softkv.storage.catalog import catalog, connection, derived
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.disk import files, locks
-from softkv.storage.disk.arena import Arena, Numbers, VerifiedRows
+from softkv.storage.disk.arena import Arena, VerifiedRows
 from softkv.storage.protocol import backup, compaction, opening, publishing, snapshot
 from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.generation import Generation
@@ -257,7 +258,7 @@ def _index_files_are_believed_without_their_checksum() -> None:
 
 
 def _checksums_are_taken_from_the_file() -> None:
-    def patched(rows: VerifiedRows, _data: memoryview, fresh: Numbers) -> None:
+    def patched(rows: VerifiedRows, _data: memoryview, fresh: Counts) -> None:
         rows._verified[fresh] = True
 
     VerifiedRows._verify_fresh = patched  # type: ignore[method-assign]

@@ -21,7 +21,7 @@ from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
 from softkv.asking.question import Question
 from softkv.asking.route import CALIBRATED, MEASURED, route
-from softkv.asking.sampled import Told
+from softkv.asking.sampled import Foretold
 from softkv.asking.scan import left_to_each
 from softkv.asking.view import View
 from softkv.doors.cluster.best import merged_best
@@ -34,7 +34,7 @@ from softkv.doors.cluster.whole import WholeView
 from softkv.errors import AllMasked, InputError, StoreError
 from softkv.maths.inputs import refuse_all_masked
 from softkv.maths.sampling import Elsewhere
-from softkv.storage.layout import Mask, Rows
+from softkv.ndarrays import Flags, Rows
 
 AGAIN = "the answers of the shards together were not as close as was asked for"
 CLOSER = (0.8, 0.4, 0.0)  # shares of the tolerance to ask for, in turn, if answers were not close enough
@@ -87,8 +87,8 @@ def _doubtful(whole: WholeView, question: Question, found: Answers) -> Rows:
 
 
 def _together(
-    whole: WholeView, question: Question, carrier: Carrier, known: Mapping[int, Told] | None = None
-) -> tuple[Answers, dict[int, Told]]:
+    whole: WholeView, question: Question, carrier: Carrier, known: Mapping[int, Foretold] | None = None
+) -> tuple[Answers, dict[int, Foretold]]:
     """The merged answers of all shards, and those of each; `known` is a forecast of the latter."""
     parts, refusals, lost, count = dict[int, Answers](), [], dict[int, str](), len(question.queries)
     allowed = None if question.mask is None else left_to_each(whole, question)
@@ -130,7 +130,11 @@ def _together(
 
 
 def _beside(
-    whole: WholeView, question: Question, seen: Mapping[int, Any], carrier: Carrier, known: Mapping[int, Told] | None
+    whole: WholeView,
+    question: Question,
+    seen: Mapping[int, Any],
+    carrier: Carrier,
+    known: Mapping[int, Foretold] | None,
 ) -> dict[int, Elsewhere | None]:
     """For each shard, the estimates of all others; None for questions that draw no rows."""
     views, everyone = whole.snapshot.views, np.arange(len(question.queries))
@@ -168,13 +172,13 @@ def _closer(whole: WholeView, question: Question) -> Question:
     return replace(question, show=max(question.k + 1, question.show), confidence=1.0 - missed)
 
 
-def _seen(whole: WholeView, shard: int, question: Question, allowed: Mask | None) -> tuple[Rows, Mask | None]:
+def _seen(whole: WholeView, shard: int, question: Question, allowed: Flags | None) -> tuple[Rows, Flags | None]:
     """The queries that see any item of a shard, and the mask over its items in their order."""
     everyone, snapshot = np.arange(len(question.queries)), whole.snapshot.snapshots[shard]
     if allowed is None:
         return everyone, None
     offset, order = int(whole.snapshot.offsets[shard]), snapshot.in_order()
-    mask: Mask = allowed[:, offset + order]
+    mask: Flags = allowed[:, offset + order]
     return everyone[np.broadcast_to(mask.any(axis=1), everyone.shape)], mask
 
 

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.answer import Answers
-from softkv.doors.cluster.merging import Floats, Sides, like
+from softkv.doors.cluster.merging import Sides, like
+from softkv.ndarrays import Floats
 
 WIDEST = 2.0  # times how far values lie from their mean: how far apart they are at most
 

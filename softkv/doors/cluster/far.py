@@ -19,16 +19,16 @@ import numpy as np
 from softkv.answer import Answers, Described, Kept
 from softkv.asking.learned import Learned
 from softkv.asking.question import Question
-from softkv.asking.sampled import Told
+from softkv.asking.sampled import Foretold
 from softkv.asking.view import View
 from softkv.doors.cluster.hosting import OF_SNAPSHOTS, READING, WRITING, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import Carrier, Moved, Shard, at_once
 from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
+from softkv.ndarrays import Rows
 from softkv.storage import Block
 from softkv.storage.catalog.batches import Stamp
-from softkv.storage.layout import Rows
 
 PAUSE = 0.05  # seconds between two tries
 LONG = 24 * 3600.0  # seconds that an index, or a comparison of everything, may take
@@ -214,12 +214,12 @@ class FarView:
             self._described = found.source.found
         return cast(Answers, found)
 
-    def forecast(self, question: Question) -> Told | None:
+    def forecast(self, question: Question) -> Foretold | None:
         """Estimates by its lists before any row is read; None, without a message, if it has no lists."""
         if not self.header.indexed:
             return None
         return cast(
-            Told | None, self._shard.read("forecast", (self.profile.projection, question), view=self.header.name)
+            Foretold | None, self._shard.read("forecast", (self.profile.projection, question), view=self.header.name)
         )
 
     @property
@@ -243,7 +243,7 @@ def _newest_evidence(view: View, question: Question, shards: int) -> Answers:
     return cast(FarView, view).evidence(question, shards, newest=True)
 
 
-def _forecast(view: View, question: Question) -> Told | None:
+def _forecast(view: View, question: Question) -> Foretold | None:
     return cast(FarView, view).forecast(question)
 
 

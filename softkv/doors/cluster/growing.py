@@ -23,7 +23,6 @@ import numpy as np
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, open_here
 from softkv.doors.cluster.handle import Cluster, joined
-from softkv.doors.cluster.making import Path
 from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
 from softkv.doors.cluster.places import next_place, remove_unnamed
 from softkv.doors.cluster.shard import Shard
@@ -32,6 +31,7 @@ from softkv.errors import InputError
 from softkv.progress import Stages, untold
 from softkv.storage import restore
 from softkv.storage.protocol.opening import directory_of
+from softkv.storage.store import AnyPath
 
 TOGETHER = 50_000  # items that are deleted in one commit
 
@@ -52,9 +52,9 @@ class Grown:
 
 
 def grow(
-    path: Path,
+    path: AnyPath,
     shards: int = 16,
-    disks: Sequence[Path] = (),
+    disks: Sequence[AnyPath] = (),
     *,
     force: bool = False,
     wait: float = 0.0,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
 
-from softkv.asking.embedding import Embedding, Given
+from softkv.asking.embedding import AnyEmbedder, Embedding
 from softkv.asking.profile import Profile
 from softkv.asking.scan import require_items
 from softkv.asking.spanning import NAME as TOGETHER
@@ -30,7 +30,7 @@ from softkv.database.rehearsing import rehearsed_together
 from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
-from softkv.doors.cluster.making import Path, backup, make
+from softkv.doors.cluster.making import backup, make
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.doors.cluster.places import remove_unnamed
 from softkv.doors.cluster.shard import Carrier, LostShard, Moved, Shard
@@ -51,13 +51,13 @@ from softkv.storage import Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.disk import locks
 from softkv.storage.protocol.opening import is_backup
-from softkv.storage.store import MODES
+from softkv.storage.store import MODES, AnyPath
 
 
 def create(
-    path: Path,
+    path: AnyPath,
     shards: int = 8,
-    disks: Sequence[Path] = (),
+    disks: Sequence[AnyPath] = (),
     *,
     value: str | None = None,
     compatibility: str | None = None,
@@ -88,7 +88,7 @@ def create(
     )
 
 
-def joined(path: str, mode: str, *, embedder: Given, force: bool, wait: float, **wishes: Any) -> "Cluster":
+def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: float, **wishes: Any) -> "Cluster":
     """The cluster at a path, with all shards opened by this process."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
@@ -122,7 +122,7 @@ def joined(path: str, mode: str, *, embedder: Given, force: bool, wait: float, *
         return db
 
 
-def over(store: ShardedStore, mode: str, *, embedder: Given, **wishes: Any) -> "Cluster":
+def over(store: ShardedStore, mode: str, *, embedder: AnyEmbedder, **wishes: Any) -> "Cluster":
     """A handle on these shards, after they got the settings of the cluster and those asked for."""
     profile = Profile.of(store.manifest.settings)
     wished = wishes["compatibility"] is not None or wishes["temperature"] is not None
@@ -298,7 +298,7 @@ class Cluster(SoftKV):
             with suppress(IndexDamaged):
                 self._keep(None if file is None else bytes(file.read()))
 
-    def backup(self, directory: Path, *, force: bool = False, progress: Progress | None = None) -> Backup:
+    def backup(self, directory: AnyPath, *, force: bool = False, progress: Progress | None = None) -> Backup:
         """Copy the cluster into a directory, or what is new into an earlier backup, as `backup` of a store does.
 
         Each shard is copied as of one commit, one after the other. This handle changes nothing meanwhile; of what other

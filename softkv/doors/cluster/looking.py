@@ -13,12 +13,13 @@ from softkv.database import carrying
 from softkv.database.summary import index_of, size_of
 from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.handle import opened_shard
-from softkv.doors.cluster.making import Path, make, shard_name
+from softkv.doors.cluster.making import make, shard_name
 from softkv.doors.cluster.manifest import MOST, Manifest, Placed
 from softkv.doors.cluster.shard import LostShard, Shard
 from softkv.errors import SoftKVError
 from softkv.storage import Repaired, Report, Store
 from softkv.storage.protocol.opening import directory_of
+from softkv.storage.store import AnyPath
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ClusterState:
     shards: tuple[ShardState, ...]
 
 
-def status(path: Path) -> ClusterState:
+def status(path: AnyPath) -> ClusterState:
     """The figures of each shard of a cluster, and whether it answers."""
     directory = directory_of(path)
     manifest = Manifest.read(directory)
@@ -65,7 +66,7 @@ def _state(shard: Shard, path: str, buckets: int) -> ShardState:
     return ShardState(path, buckets, True, len(snapshot), snapshot.commit, size_of(shard.path), told)
 
 
-def check(path: Path, *, at_least: int | None = None) -> Report:
+def check(path: AnyPath, *, at_least: int | None = None) -> Report:
     """Check a cluster as `check` of a handle does, even if it is too damaged for a handle."""
     directory = directory_of(path)
     try:
@@ -90,7 +91,7 @@ def _opened(directory: str, manifest: Manifest) -> Iterator[list[Shard]]:
         yield shards
 
 
-def repair(path: Path, new: Path) -> Repaired:
+def repair(path: AnyPath, new: AnyPath) -> Repaired:
     """Write the good items of a cluster to a new one, each shard for itself.
 
     A shard that cannot be read at all is empty there and counts as one lost item, since it is unknown how many it had.

@@ -23,20 +23,19 @@ from softkv.storage.disk.named import is_cluster
 from softkv.storage.layout import BACKUP
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import require_apart
+from softkv.storage.store import AnyPath
 
 if TYPE_CHECKING:
     from softkv.doors.cluster.store import ShardedStore
 
-Path = str | os.PathLike[str]
-
 
 def make(
-    path: Path,
+    path: AnyPath,
     shards: int,
     fill: Callable[[int, str], Any],
     manifest: Callable[[str, tuple[Placed, ...]], Manifest],
     *,
-    disks: Sequence[Path] = (),
+    disks: Sequence[AnyPath] = (),
     force: bool = False,
 ) -> str:
     """Make a cluster at a path where nothing is; returns its directory.
@@ -68,7 +67,7 @@ def shard_name(number: int) -> str:
     return f"shard-{number:03}"
 
 
-def backup(store: "ShardedStore", target: Path, *, force: bool, progress: Progress | None) -> Backup:
+def backup(store: "ShardedStore", target: AnyPath, *, force: bool, progress: Progress | None) -> Backup:
     """Copy each shard as of its newest commit into a new directory; into an earlier backup, copy only what is new."""
     directory = opening.directory_of(target)
     require_apart(store.path, directory)
@@ -128,7 +127,12 @@ def _require_earlier(directory: str, manifest: Manifest) -> None:
 
 
 def restore(
-    path: Path, target: Path, *, disks: Sequence[Path] = (), force: bool = False, progress: Progress | None = None
+    path: AnyPath,
+    target: AnyPath,
+    *,
+    disks: Sequence[AnyPath] = (),
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> Backup:
     """Copy a backup of a cluster to where nothing is, or its shards to several disks, as a cluster of its own."""
     source = opening.directory_of(path)

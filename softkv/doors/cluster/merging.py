@@ -29,13 +29,12 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
 from softkv.maths.sampling import Elsewhere
+from softkv.ndarrays import Floats
 
 KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # kinds of errors, the surest first
 DRAWN = KINDS.index("measured")
 DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
-
-Floats = npt.NDArray[np.float64]
 
 
 def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | None = None) -> Answers:

@@ -14,8 +14,9 @@ import numpy as np
 from softkv.answer import Answers
 from softkv.asking.question import Question
 from softkv.doors.cluster.hosting import Header
-from softkv.doors.cluster.merging import Floats, Sides
+from softkv.doors.cluster.merging import Sides
 from softkv.maths.quantiles import quantile
+from softkv.ndarrays import Floats
 
 FEWEST = 8  # shards by which others are estimated
 ROUNDED = 1e-5  # of a logit, at most

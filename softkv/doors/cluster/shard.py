@@ -19,7 +19,7 @@ from softkv.asking.asker import ask
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits
 from softkv.asking.route import MEASURED, route
-from softkv.asking.sampled import Told, forecast
+from softkv.asking.sampled import Foretold, forecast
 from softkv.asking.view import View
 from softkv.database.handle import SoftKV
 from softkv.errors import AllMasked, HandleClosed, HandleForked, OutOfReach, StoreError
@@ -140,7 +140,7 @@ class Carrier:
     """How shards are called."""
 
     evidence: Callable[[View, Question, int], Answers] = evidence
-    forecast: Callable[[View, Question], Told | None] = forecast
+    forecast: Callable[[View, Question], Foretold | None] = forecast
     calls: Callable[[Calls], list[Any]] = in_turn  # how those of a round are made
 
     def round(self, calls: Calls) -> list[Any]:

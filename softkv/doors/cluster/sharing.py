@@ -15,14 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from softkv.asking.sampled import Told
+from softkv.asking.sampled import Foretold
 from softkv.maths.sampling import Elsewhere
 
 EVENLY = 0.1  # the share of the squared tolerance that is shared out evenly, whatever the masses
 EASED = 0.35  # the share of the tolerance added for many shards, where chance in one matters little
 
 
-def shared(told: Sequence[Told | None], items: Sequence[int]) -> list[Elsewhere | None]:
+def shared(told: Sequence[Foretold | None], items: Sequence[int]) -> list[Elsewhere | None]:
     """What each shard is told; None if there is no estimate of any.
 
     Items are shared out by hash: a shard without an estimate is assumed to be like the others.

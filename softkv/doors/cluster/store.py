@@ -36,8 +36,8 @@ from softkv.storage.disk.locks import FileLock
 from softkv.storage.protocol.conflicts import checked_names, require_known, rows_of
 from softkv.storage.threads import OwnLock
 
-Result = TypeVar("Result")
-Opening = Callable[[Manifest, int], Shard]  # opens a shard of a manifest, by its number
+ResultT = TypeVar("ResultT")
+OpenShard = Callable[[Manifest, int], Shard]  # opens a shard of a manifest, by its number
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ShardedStore:
         shards: Sequence[Shard],
         lock: FileLock | None,
         *,
-        opened: Opening,
+        opened: OpenShard,
         carrier: Carrier | None = None,
         writes: bool = False,
     ) -> None:
@@ -282,10 +282,10 @@ class ShardedStore:
         self,
         named: Stamp,
         stamp: Stamp | None,
-        before: Mapping[int, Result],
+        before: Mapping[int, ResultT],
         everyone: Sequence[int],
-        work: Callable[[int], Result],
-    ) -> dict[int, Result]:
+        work: Callable[[int], ResultT],
+    ) -> dict[int, ResultT]:
         """The results of all these shards, old ones included; `PartlyAdded` unless all succeed or all refuse.
 
         Shards work at the same time, since most of a write is waiting for the disk.

@@ -22,9 +22,9 @@ from softkv.asking.spanning import Part, Spanning
 from softkv.asking.view import Findings, Reach, View
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import KeyMissing, KeyTextError
+from softkv.ndarrays import Flags, Matrix, Rows
 from softkv.storage import Block, IndexFile, Item, Layout, Snapshot
 from softkv.storage.batch import keys_among, require_keys, shown
-from softkv.storage.layout import Mask, Matrix, Rows
 from softkv.storage.protocol.ordering import checked_rows
 
 
@@ -124,9 +124,9 @@ class WholeSnapshot(Snapshot):
         return float(np.sqrt(counts @ (np.array([one.value_scale for one in there]) ** 2 + between)))
 
     @cached_property
-    def live(self) -> Mask:
+    def live(self) -> Flags:
         """For each row, whether it is live."""
-        found: Mask = np.concatenate([one.live for one in self.snapshots])
+        found: Flags = np.concatenate([one.live for one in self.snapshots])
         return found
 
     def __len__(self) -> int:
@@ -320,9 +320,9 @@ class WholeSnapshot(Snapshot):
         for one in self.snapshots:
             one.require_sound_order()
 
-    def matching(self, where: Mapping[str, Any]) -> Mask:
+    def matching(self, where: Mapping[str, Any]) -> Flags:
         """For each row, whether it is live and its payload meets a filter."""
-        found: Mask = np.concatenate([one.matching(where) for one in self.snapshots])
+        found: Flags = np.concatenate([one.matching(where) for one in self.snapshots])
         return found
 
     def index(self, _name: str) -> IndexFile | None:

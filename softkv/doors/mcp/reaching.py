@@ -23,7 +23,7 @@ from softkv.storage.disk.named import is_url
 if TYPE_CHECKING:
     from softkv.doors.remote.handle import RemoteStore
 
-Found = TypeVar("Found")
+ReplyT = TypeVar("ReplyT")
 PAUSE = 0.05  # seconds between polls
 LASTING = 0.5  # seconds to wait for a server that does not answer, before looking at its store
 RESTARTS = 20.0  # seconds for which a request is repeated while servers end and start
@@ -42,7 +42,7 @@ class Reaching:
         self._found: tuple[str, str | None] | None = None
         self._db: RemoteStore | None = None
 
-    def ask(self, what: Callable[["RemoteStore"], Found]) -> Found:
+    def ask(self, what: Callable[["RemoteStore"], ReplyT]) -> ReplyT:
         """Call a function with the store, again if the server ends meanwhile, so writes need a batch name."""
         until = time.monotonic() + RESTARTS
         while True:

@@ -15,8 +15,8 @@ from softkv.database.columns import BLOCK, StoreColumns
 from softkv.doors.remote.connection import ServerConnection
 from softkv.doors.shapes import hints_of
 from softkv.guard.guard import Guard
+from softkv.ndarrays import Matrix
 from softkv.storage import Item
-from softkv.storage.layout import Matrix
 
 _ITEMS = {"items": list[Item], "next": int | None}
 _GUARD = tuple[Guard | None, str | None]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from softkv.asking.embedding import Given
+from softkv.asking.embedding import AnyEmbedder
 from softkv.asking.profile import Profile
 from softkv.database import intake
 from softkv.database.changes import Changes
@@ -58,7 +58,7 @@ def connected(
     value: str | None,
     compatibility: str | None,
     temperature: float | None,
-    embedder: Given,
+    embedder: AnyEmbedder,
     force: bool,
     wait: float,
     alone: bool,
@@ -171,7 +171,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
     forget_guard = sent(Upkeep.forget_guard)
     abandon_reembedding = sent(Upkeep.abandon_reembedding)
 
-    def reembed(self, embedder: Given = None, *, progress: Progress | None = None) -> int:
+    def reembed(self, embedder: AnyEmbedder = None, *, progress: Progress | None = None) -> int:
         """Embed all items again with the model that the server was started with; returns how many."""
         if embedder is not None:
             raise NotRemote("a server embeds with its own model: `softkv serve --model NAME`. Leave out embedder.")

@@ -23,9 +23,9 @@ from softkv.doors.wire import LONGEST_BODY
 from softkv.errors import AccessRefused, InputError, Unauthorized
 from softkv.page import document, policy
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
 
 LONGEST_HEAD = 16 << 10
@@ -222,13 +222,13 @@ class _Passage:
         """Whether the body turned out too long, before anything was answered."""
         return self.left < 0 and not self.status
 
-    async def receive(self) -> Message:
+    async def receive(self) -> AsgiMessage:
         """The next piece of the body; where it is too long, the application is told that the client has gone."""
         message = await self._receive()
         self.left -= len(message.get("body", b""))
         return message if self.left >= 0 else {"type": "http.disconnect"}
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: AsgiMessage) -> None:
         """Send a piece of the answer; where the body was too long, what the application makes of it is not sent."""
         if self.over:
             return

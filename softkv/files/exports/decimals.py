@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.storage.layout import Matrix
+from softkv.ndarrays import Matrix
 
 _EXACT = 1e22  # the largest power of ten that float64 holds exactly
 

@@ -24,8 +24,8 @@ from softkv.files.limits import BLOCK
 from softkv.files.lines import numbered
 from softkv.files.record import Refusals
 from softkv.files.source import Source
+from softkv.ndarrays import Rows
 from softkv.storage import Layout, Snapshot
-from softkv.storage.layout import Rows
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors", "values", "items.jsonl", "labels.jsonl"
 

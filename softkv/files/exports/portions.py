@@ -13,9 +13,9 @@ import numpy.typing as npt
 from softkv.errors import BadRecord
 from softkv.files import notation
 from softkv.files.record import Misfit
+from softkv.ndarrays import Rows
 from softkv.progress import Progress as Progress
 from softkv.storage import Layout, Snapshot
-from softkv.storage.layout import Rows
 
 MOST_ITEMS = 10_000
 MOST_BYTES = 1 << 24

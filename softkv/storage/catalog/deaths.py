@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import StoreDamaged
-from softkv.storage.layout import Mask, Rows
+from softkv.ndarrays import Flags, Rows
 
 BLOCK = 1 << 16  # rows under one bitmap
 BLOCK_BYTES = BLOCK // 8
@@ -46,9 +46,9 @@ class Deaths:
             changed[block] = np.packbits(bits, bitorder="little")
         return changed
 
-    def live(self, rows: int) -> Mask:
+    def live(self, rows: int) -> Flags:
         """For each of the first `rows` rows, whether it is live."""
-        alive: Mask = np.ones(-(-rows // BLOCK) * BLOCK, np.bool_)
+        alive: Flags = np.ones(-(-rows // BLOCK) * BLOCK, np.bool_)
         for block, bitmap in self.blocks.items():
             if block * BLOCK < rows:  # a check of damaged files asks for fewer rows than there should be
                 alive[block * BLOCK : (block + 1) * BLOCK] = np.unpackbits(bitmap, bitorder="little") == 0

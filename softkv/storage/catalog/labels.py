@@ -6,14 +6,13 @@ Readers use LabelBook; the writer also keeps LabelCounts. Neither writes anythin
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import StoreDamaged
+from softkv.ndarrays import Codes, Counts
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.tally import Tally
 
-Codes = npt.NDArray[np.int32]
-Row = tuple[int, str, int]  # code, label, live items
+LabelEntry = tuple[int, str, int]  # code, label, live items
 
 
 class LabelBook:
@@ -33,7 +32,7 @@ class LabelBook:
         return self._labels[code]
 
 
-def require_counts(labels: Iterable[Row], tally: Tally, path: str) -> None:
+def require_counts(labels: Iterable[LabelEntry], tally: Tally, path: str) -> None:
     """Refuse labels that do not fit the sums: if some are missing, new labels would get their codes."""
     counts = np.array([count for _, _, count in labels], np.float64)
     if counts.sum() != tally.count or not np.isclose(float(counts @ counts), tally.squares, rtol=1e-9):
@@ -46,13 +45,13 @@ def require_counts(labels: Iterable[Row], tally: Tally, path: str) -> None:
 class LabelCounts:
     """Codes and live items of all labels, as of the newest commit."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    def __init__(self, rows: Iterable[LabelEntry]) -> None:
         self._codes: dict[str, int] = {}
         self._counts: dict[int, int] = {}
         self._labels: list[str] = []
         self.apply(rows)
 
-    def apply(self, rows: Iterable[Row]) -> None:
+    def apply(self, rows: Iterable[LabelEntry]) -> None:
         """Update the counts from rows that were committed."""
         for code, label, count in rows:
             if label not in self._codes:
@@ -60,7 +59,7 @@ class LabelCounts:
                 self._labels.append(label)
             self._counts[code] = count
 
-    def changes(self, born: Sequence[str], died: Codes, tally: Tally) -> tuple[Codes, list[Row], Tally]:
+    def changes(self, born: Sequence[str], died: Codes, tally: Tally) -> tuple[Codes, list[LabelEntry], Tally]:
         """The codes of the labels added, the table rows that change by labels added and removed, and the new sums."""
         fresh = dict.fromkeys(label for label in born if label not in self._codes)
         codes = {label: len(self._labels) + position for position, label in enumerate(fresh)}
@@ -73,6 +72,6 @@ class LabelCounts:
         return incoming, rows, tally.changed_labels(before, after)
 
 
-def _counted(codes: Codes, among: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+def _counted(codes: Codes, among: Codes) -> Counts:
     """How often each of the sorted codes `among` occurs in `codes`."""
     return np.bincount(np.searchsorted(among, codes), minlength=len(among)).astype(np.int64)

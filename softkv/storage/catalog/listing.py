@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from softkv.ndarrays import Flags, Rows
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.loading import numbers_of
 from softkv.storage.catalog.tables import items_name
-from softkv.storage.layout import Mask, Rows
 
 _STRIDE = 1 << 13  # rows of one statement
 _NEAR = 4  # with fewer than one wanted row in so many, rows are read by a list, which takes twice as long for each
@@ -31,7 +31,7 @@ class Listing:
         self._known: Rows = np.empty(0, np.int64)
         self._lock = threading.Lock()
 
-    def ordinals(self, commit: int, live: Mask) -> Rows:
+    def ordinals(self, commit: int, live: Flags) -> Rows:
         """The place of each row in the order as of a commit; refused where other rows are live in the catalog."""
         with self._lock:
             starts = range(len(self._known), len(live), _STRIDE)
@@ -40,7 +40,7 @@ class Listing:
                 self._known = np.concatenate([self._known, *found])
             return self._known[: len(live)]
 
-    def _ordinals(self, start: int, commit: int, live: Mask) -> Rows:
+    def _ordinals(self, start: int, commit: int, live: Flags) -> Rows:
         # Items added one after another have the same difference between place and row: only the others are fetched.
         stop = start + len(live)
         within, seen = f"FROM {self._items} WHERE row >= ? AND row < ?", "(born <= ? AND (died IS NULL OR died > ?))"

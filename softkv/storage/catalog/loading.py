@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import StoreDamaged
-from softkv.storage.layout import Rows
+from softkv.ndarrays import Rows
 
 
 def require_rows(found: Rows, rows: int, path: str) -> Rows:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from softkv.ndarrays import Flags
 from softkv.storage.catalog.roster import Roster
-from softkv.storage.layout import Mask
 
 if TYPE_CHECKING:
     from softkv.storage.filters.conditions import Condition
@@ -27,10 +27,10 @@ class Matches:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._sound = 0  # the rows before this one were compared with their checksums
-        self._known: dict[Condition, Mask] = {}  # the filter used last is last
+        self._known: dict[Condition, Flags] = {}  # the filter used last is last
         self._lock = threading.Lock()
 
-    def of(self, condition: "Condition", rows: int) -> Mask:
+    def of(self, condition: "Condition", rows: int) -> Flags:
         """For each of the first `rows` rows, dead or alive, whether its payload meets a condition."""
         with self._lock:
             known = self._known.pop(condition, np.zeros(0, np.bool_))

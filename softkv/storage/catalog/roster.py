@@ -18,13 +18,13 @@ from zlib import crc32
 import numpy as np
 
 from softkv.errors import StoreDamaged
+from softkv.ndarrays import Flags, Rows
 from softkv.storage.batch import Content
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.loading import loaded, numbers_of
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.tables import insertion, item_seal, items_name
-from softkv.storage.layout import Mask, Rows
 
 if TYPE_CHECKING:
     from softkv.storage.filters.conditions import Condition
@@ -191,7 +191,7 @@ class Roster:
             raise self._connection.damage(f"{len(rows) - len(found)} items are missing")
         return self._entries(found)
 
-    def matching(self, condition: "Condition", start: int, stop: int) -> Mask:
+    def matching(self, condition: "Condition", start: int, stop: int) -> Flags:
         """For each of the rows start .. stop - 1, dead or alive, whether its payload meets a condition.
 
         Checksums are not compared here: see `require_sound`.
@@ -277,7 +277,7 @@ class Roster:
         if copied != count:
             raise self._connection.damage(f"{count} items to copy, but {copied} of them are live")
 
-    def survey(self, start: int, stop: int) -> tuple[Mask, Mask, Mask]:
+    def survey(self, start: int, stop: int) -> tuple[Flags, Flags, Flags]:
         """For each of the rows start .. stop - 1: whether it is there, undamaged, and live."""
         try:
             listed = self._connection.rows(self._sql.between, (start, stop))

@@ -15,13 +15,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from zlib import crc32
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import HandleClosed, StorageFailed, StoreDamaged
+from softkv.ndarrays import AnyArray, Counts
 from softkv.storage.disk import files
 from softkv.storage.disk.numbers import Believable
 from softkv.storage.layout import WINDOW, RowShape
@@ -34,8 +33,6 @@ _NEIGHBOURS, _KEPT = 64, 1_024  # checksums asked for at once, and how many such
 _WORTH_BEGINNING = 1 << 20  # bytes from which on syncing begins before all are written
 _WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare checksums
 
-Array = npt.NDArray[Any]
-Numbers = npt.NDArray[np.int64]
 Expected = Callable[[int, int], Sequence[int]]  # checksums of the complete windows first .. last - 1
 
 
@@ -76,7 +73,7 @@ def window_checksums(data: memoryview, start: int, end: int, granule: int) -> li
     return [crc32(data[place : place + granule]) for place in range(start, end, granule)]
 
 
-def flat(rows: Array) -> memoryview:
+def flat(rows: AnyArray) -> memoryview:
     """The bytes of C-contiguous rows."""
     return rows.reshape(-1).view(np.uint8).data
 
@@ -121,7 +118,7 @@ class Arena:
         """An arena without a file, which has no rows: every read is an error."""
         return cls(path, shape, -1, granule)
 
-    def write(self, row: int, rows: Array) -> None:
+    def write(self, row: int, rows: AnyArray) -> None:
         """Write rows from number `row` on."""
         data, place = flat(rows), HEADER + row * self.shape.row_bytes
         files.write_at(self._descriptor, data, place, self.path)
@@ -139,7 +136,7 @@ class Arena:
         """Make all that was written durable."""
         files.sync(self._descriptor, self.path)
 
-    def rows(self, count: int) -> Array:
+    def rows(self, count: int) -> AnyArray:
         """The first `count` rows as a read-only array of shape (count, width) over the file itself."""
         needed = HEADER + count * self.shape.row_bytes
         mapped = self._map  # read once: another thread may replace it by a map that is too short for these rows
@@ -161,7 +158,7 @@ class Arena:
         """Refuse a row count for which the file is too short."""
         self._require_length(HEADER + count * self.shape.row_bytes)
 
-    def rows_as_they_are(self, start: int, stop: int) -> Array:
+    def rows_as_they_are(self, start: int, stop: int) -> AnyArray:
         """Rows start .. stop - 1 as far as the file has them, without comparing checksums: for derived rows."""
         stored = min(stop, self.stored_rows())
         return self.rows(stored)[start:] if stored > start else np.empty((0, self.shape.width), self.shape.dtype)
@@ -178,7 +175,7 @@ class Arena:
         """The checksum of these bytes of rows as they are on the disk; they must be there."""
         return crc32(flat(self.numbers(start, end)))
 
-    def numbers(self, start: int, end: int) -> Array:
+    def numbers(self, start: int, end: int) -> AnyArray:
         """The numbers in these bytes of rows; the file may be far longer, so no more of it is mapped."""
         cells = self.rows(min(self.stored_rows(), -(-end // self.shape.row_bytes))).reshape(-1)
         return cells[start // cells.itemsize : end // cells.itemsize]
@@ -227,7 +224,7 @@ class VerifiedRows:
             self._left = len(verified) - int(np.count_nonzero(verified))
             self._bytes, self._tail, self._verified = size, tail, verified
 
-    def block(self, start: int, stop: int) -> Array:
+    def block(self, start: int, stop: int) -> AnyArray:
         """Rows start .. stop - 1 as a view of the file."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         rows = self.arena.rows(self._bytes // row_bytes)
@@ -237,7 +234,7 @@ class VerifiedRows:
                 self._verify(np.arange(first, last + 1))
         return rows[start:stop]
 
-    def take(self, numbers: Numbers) -> Array:
+    def take(self, numbers: Counts) -> AnyArray:
         """A copy of the rows with these numbers, in this order."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         if len(numbers) == 1 and 0 <= (start := int(numbers[0])) < self._bytes // row_bytes:  # the fast way for one row
@@ -248,7 +245,7 @@ class VerifiedRows:
             self._verify(np.concatenate([first, last]) if row_bytes <= granule else _all_between(first, last))
         return np.take(rows, numbers, axis=0)
 
-    def runs(self, starts: Numbers, stops: Numbers) -> Array:
+    def runs(self, starts: Counts, stops: Counts) -> AnyArray:
         """All rows as a view of the file; only rows in these runs are compared. No run is empty."""
         row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
         rows = self.arena.rows(self._bytes // row_bytes)
@@ -262,7 +259,7 @@ class VerifiedRows:
         rows = self._bytes // row_bytes
         self.block(max(0, rows - -(-WINDOW // row_bytes)), rows)
 
-    def _verify(self, windows: Numbers) -> None:
+    def _verify(self, windows: Counts) -> None:
         if self._verified[windows].all():
             return
         with self._lock:
@@ -272,7 +269,7 @@ class VerifiedRows:
             if len(fresh):
                 self._verify_fresh(data, fresh)
 
-    def _fresh(self, windows: Numbers) -> Numbers:
+    def _fresh(self, windows: Counts) -> Counts:
         """The windows among these that were not compared yet, each once, in their order."""
         if len(windows) == 1:
             return windows[~self._verified[windows]]
@@ -283,7 +280,7 @@ class VerifiedRows:
         touched[windows] = True
         return np.flatnonzero(touched & ~self._verified)
 
-    def _verify_fresh(self, data: memoryview, fresh: Numbers) -> None:
+    def _verify_fresh(self, data: memoryview, fresh: Counts) -> None:
         """Compare windows, each given once and in order: all in one call, since most have no neighbour among them."""
         complete = self._bytes // self.arena.granule
         runs = [(first, min(last, complete)) for first, last in _runs_of(fresh) if first < complete]
@@ -301,7 +298,7 @@ class VerifiedRows:
         if fresh[-1] == complete:
             self._progress = (complete, self._bytes % self.arena.granule, self._tail)
 
-    def _compare(self, data: memoryview, windows: Numbers, expected: list[int]) -> None:
+    def _compare(self, data: memoryview, windows: Counts, expected: list[int]) -> None:
         """Compare windows with their checksums, and check their numbers while they are in the cache."""
         step = max(1, WINDOW // self.arena.granule)
         for start in range(0, len(windows), step):
@@ -335,7 +332,7 @@ class VerifiedRows:
     def _span(self, window: int) -> tuple[int, int]:
         return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
 
-    def _checksums(self, data: memoryview, windows: Numbers) -> list[int]:
+    def _checksums(self, data: memoryview, windows: Counts) -> list[int]:
         """The checksums of windows; of a window that has grown since it was compared, only the new part is read."""
         granule, (seen, length, checksum) = self.arena.granule, self._progress
         places = (windows * granule).tolist()
@@ -345,7 +342,7 @@ class VerifiedRows:
             found.insert(places.index(seen * granule), grown)
         return found
 
-    def _require_believable(self, data: memoryview, windows: Numbers) -> None:
+    def _require_believable(self, data: memoryview, windows: Counts) -> None:
         """Refuse numbers that no store takes. Windows are checked together, and one by one to name the first bad."""
         if self._believable is None or self._believable(self._numbers(data, windows)):
             return
@@ -356,7 +353,7 @@ class VerifiedRows:
             "`softkv check --repair-to NEW` saves the good rows.",
         )
 
-    def _numbers(self, data: memoryview, windows: Numbers) -> Array:
+    def _numbers(self, data: memoryview, windows: Counts) -> AnyArray:
         numbers = np.frombuffer(data, self.arena.shape.dtype)
         each = self.arena.granule // numbers.itemsize
         parts = [numbers[first * each : last * each] for first, last in _runs_of(windows)]
@@ -367,7 +364,7 @@ class VerifiedRows:
         return StoreDamaged(f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} {what}")
 
 
-def _runs_of(numbers: Numbers) -> list[tuple[int, int]]:
+def _runs_of(numbers: Counts) -> list[tuple[int, int]]:
     """Ascending numbers as runs without a gap: the first of each, and one more than its last."""
     if not len(numbers):
         return []
@@ -378,11 +375,11 @@ def _runs_of(numbers: Numbers) -> list[tuple[int, int]]:
     return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
-def _all_between(first: Numbers, last: Numbers) -> Numbers:
+def _all_between(first: Counts, last: Counts) -> Counts:
     """All numbers from first[i] to last[i], for each i; some perhaps more than once."""
     counts = last - first + 1
     ends = counts.cumsum()
-    found: Numbers = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
+    found: Counts = np.arange(ends[-1]) + np.repeat(first - (ends - counts), counts)
     return found
 
 

@@ -12,7 +12,7 @@ from softkv.errors import SoftKVError, StoreLocked
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _ATTEMPTS = 1_000
-Opened = TypeVar("Opened")
+OpenedT = TypeVar("OpenedT")
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def _watched(directory: str) -> Iterator[Callable[[], bool]]:
             os.close(descriptor)
 
 
-def in_one_place(directory: str, attempt: Callable[[], Opened], close: Callable[[Opened], object]) -> Opened:
+def in_one_place(directory: str, attempt: Callable[[], OpenedT], close: Callable[[OpenedT], object]) -> OpenedT:
     """What an attempt opens, all of it in one directory; tried again when the directory was replaced meanwhile."""
     for _ in range(_ATTEMPTS):
         with _watched(directory) as has_changed:

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeGuard
 
 import sqlalchemy as sa
 
-Path = tuple[str, ...]  # the names that lead to a field
+FieldPath = tuple[str, ...]  # the names that lead to a field
 Number = int | float
 Expression = sa.ColumnElement[Any]
 
@@ -93,7 +93,7 @@ class Not:
 class Field:
     """A field is present, and its value passes a test."""
 
-    path: Path
+    path: FieldPath
     test: Test
 
     def sql(self) -> Expression:

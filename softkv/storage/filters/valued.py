@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softkv.ndarrays import Flags
 from softkv.storage.filters.conditions import ORDERS, VALUE, Among, Condition, Field, Joined, Not, Ordered, Test, all_of
-from softkv.storage.layout import Mask
 
-Testing = Callable[[Test], Mask]
+Testing = Callable[[Test], Flags]
 
 
 def asks_value(condition: Condition) -> bool:
@@ -24,7 +24,7 @@ def asks_value(condition: Condition) -> bool:
     return any(map(asks_value, parts))
 
 
-def meeting(condition: Condition, payloads: Callable[[Condition], Mask], values: Testing) -> Mask:
+def meeting(condition: Condition, payloads: Callable[[Condition], Flags], values: Testing) -> Flags:
     """The rows that meet a condition, from functions that answer conditions on payloads and tests of values."""
     if not asks_value(condition):
         return payloads(condition)
@@ -37,20 +37,20 @@ def meeting(condition: Condition, payloads: Callable[[Condition], Mask], values:
     masks = [meeting(part, payloads, values) for part in condition.parts if asks_value(part)]
     if others:
         masks.append(payloads(all_of(others) if condition.every else Joined(tuple(others), every=False)))
-    found: Mask = (np.all if condition.every else np.any)(masks, axis=0)
+    found: Flags = (np.all if condition.every else np.any)(masks, axis=0)
     return found
 
 
-def of_numbers(test: Test, numbers: npt.NDArray[np.float64]) -> Mask:
+def of_numbers(test: Test, numbers: npt.NDArray[np.float64]) -> Flags:
     """Which numbers pass a test."""
     if isinstance(test, Ordered) and not isinstance(test.operand, str) and float(test.operand) == test.operand:
-        found: Mask = ORDERS[test.order](numbers, float(test.operand))
+        found: Flags = ORDERS[test.order](numbers, float(test.operand))
         return found
     if isinstance(test, Among):
         return np.isin(numbers, [float(one) for one in test.numbers if float(one) == one])
     return of_each(test, numbers.tolist())
 
 
-def of_each(test: Test, values: Sequence[Any]) -> Mask:
+def of_each(test: Test, values: Sequence[Any]) -> Flags:
     """Which values pass a test, one by one."""
     return np.fromiter((test.holds(one) for one in values), np.bool_, len(values))

@@ -40,11 +40,11 @@ from softkv.storage.filters.conditions import (
     AnObject,
     Condition,
     Field,
+    FieldPath,
     Joined,
     Not,
     Number,
     Ordered,
-    Path,
     Present,
     all_of,
     one_of,
@@ -102,7 +102,7 @@ class _Reader:
             raise _refusal(at, "a value or operators", "a dict without operators", 'Write {"$value": {"$gt": 3}}.')
         return self._field(given, (VALUE,), at, level)
 
-    def _field(self, given: Any, path: Path, at: str, level: int) -> Condition:
+    def _field(self, given: Any, path: FieldPath, at: str, level: int) -> Condition:
         """The test of a field: a value, operators, or a filter on its own fields."""
         self._count(at, level)
         if not isinstance(given, Mapping):
@@ -116,11 +116,11 @@ class _Reader:
             return all_of(self._operator(name, given[name], path, f"{at}[{_quoted(name)}]", level) for name in given)
         return all_of([Field(path, AnObject()), *self._nested(given, path, at, level)])
 
-    def _nested(self, given: Mapping[Any, Any], path: Path, at: str, level: int) -> Iterator[Condition]:
+    def _nested(self, given: Mapping[Any, Any], path: FieldPath, at: str, level: int) -> Iterator[Condition]:
         for name, operand in given.items():
             yield self._field(operand, (*path, _field_name(name, at)), f"{at}[{_quoted(name)}]", level + 1)
 
-    def _operator(self, name: str, operand: Any, path: Path, at: str, level: int) -> Condition:
+    def _operator(self, name: str, operand: Any, path: FieldPath, at: str, level: int) -> Condition:
         self._count(at, level)
         if name in ORDERS:
             return Field(path, Ordered(name, _orderable(operand, at)))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from softkv.errors import BackupRefused, IndexDamaged, StoreDamaged, StoreExists, StoreNotFound
 from softkv.logs import log_of
+from softkv.ndarrays import AnyArray
 from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
@@ -24,7 +25,7 @@ from softkv.storage.disk.arena import Arena
 from softkv.storage.layout import BACKUP, CATALOG, INDEX, RESTORED, generation_name
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.acknowledged import Acknowledged
-from softkv.storage.protocol.generation import Array, Generation
+from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile, require_folder
 from softkv.storage.protocol.leftovers import remove_leftovers
 from softkv.storage.protocol.original import Original, generation_at, original_of, records
@@ -251,7 +252,7 @@ class _Copy:
         finally:
             target.release()
 
-    def _write_rows(self, arena: Arena, read: Callable[[int, int], Array], run: range) -> None:
+    def _write_rows(self, arena: Arena, read: Callable[[int, int], AnyArray], run: range) -> None:
         step = max(1, _STRIDE // arena.shape.row_bytes)
         for start in run[::step]:
             rows = read(start, min(start + step, run.stop))

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
+from softkv.ndarrays import Flags
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.derived import damaged_rows
@@ -25,7 +26,7 @@ from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity
-from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, Mask, generation_name
+from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
@@ -68,13 +69,13 @@ class Survey:
     head: Head | None = None
     standing: Standing | None = None
     unfinished: int | None = None  # the generation of a rebuild
-    good: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))
-    alive: Mask = field(default_factory=lambda: np.zeros(0, np.bool_))  # live by either record; may outnumber `good`
+    good: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))
+    alive: Flags = field(default_factory=lambda: np.zeros(0, np.bool_))  # live by either record; may outnumber `good`
     arenas: list[Arena] = field(default_factory=list)
     labels: dict[int, str] = field(default_factory=dict)
 
     @property
-    def lost(self) -> Mask:
+    def lost(self) -> Flags:
         """For each row, also those beyond the end of the files, whether it is live and damaged."""
         return self.alive & ~np.pad(self.good, (0, len(self.alive) - len(self.good)))
 

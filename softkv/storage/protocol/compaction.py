@@ -17,16 +17,17 @@ import numpy as np
 
 from softkv.errors import InputError
 from softkv.logs import log_of
+from softkv.ndarrays import AnyArray, Flags, Rows
 from softkv.progress import Progress
 from softkv.storage.catalog.catalog import Standing
 from softkv.storage.catalog.roster import COPIED, Roster
 from softkv.storage.disk import files
-from softkv.storage.disk.arena import Arena, Array, VerifiedRows, extend_windows, flat
+from softkv.storage.disk.arena import Arena, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
-from softkv.storage.layout import Mask, Rows, RowShape
+from softkv.storage.layout import RowShape
 from softkv.storage.protocol.generation import Complete, Generation
 from softkv.storage.protocol.ordering import checked_order, gathered, gathered_norms
-from softkv.storage.protocol.publishing import Content, room_for, written
+from softkv.storage.protocol.publishing import FileContent, room_for, written
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import beside
 
@@ -68,7 +69,11 @@ class _Course:
 
 
 def compact(
-    writer: Writer, order: Any = None, *, index: Mapping[str, Content] | None = None, progress: Progress | None = None
+    writer: Writer,
+    order: Any = None,
+    *,
+    index: Mapping[str, FileContent] | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """Remove dead rows. Does nothing to a store without any, unless there is an order or an index."""
     with writer.work():
@@ -84,7 +89,7 @@ def compact(
 
 
 def _rewrite(
-    writer: Writer, standing: Standing, order: Rows | None, index: Mapping[str, Content], progress: Progress | None
+    writer: Writer, standing: Standing, order: Rows | None, index: Mapping[str, FileContent], progress: Progress | None
 ) -> None:
     old = writer.committed.generation
     assert old is not None
@@ -152,12 +157,12 @@ def _read_ahead(writer: Writer, old: Generation, standing: Standing, position: i
     return rows
 
 
-def _blocks(source: VerifiedRows, shape: RowShape, live: Mask, order: Rows | None) -> Iterator[Array]:
+def _blocks(source: VerifiedRows, shape: RowShape, live: Flags, order: Rows | None) -> Iterator[AnyArray]:
     stride = max(1, _STRIDE // shape.row_bytes)
     return _kept(source, stride, live) if order is None else gathered(source, len(live), order, stride)
 
 
-def _kept(source: VerifiedRows, stride: int, live: Mask) -> Iterator[Array]:
+def _kept(source: VerifiedRows, stride: int, live: Flags) -> Iterator[AnyArray]:
     """The live rows in the order of the file."""
     for start in range(0, len(live), stride):
         alive = live[start : start + stride]
@@ -165,13 +170,13 @@ def _kept(source: VerifiedRows, stride: int, live: Mask) -> Iterator[Array]:
         yield block if alive.all() else np.take(block, np.flatnonzero(alive), axis=0)
 
 
-def _norms(source: Generation, live: Mask) -> Iterator[Array]:
+def _norms(source: Generation, live: Flags) -> Iterator[AnyArray]:
     for start in range(0, len(live), 1 << 16):
         alive = live[start : start + (1 << 16)]
         yield source.norms(start, start + len(alive))[alive].reshape(-1, 1)
 
 
-def _copy_rows(arena: Arena, blocks: Iterator[Array], course: _Course, position: int) -> Complete:
+def _copy_rows(arena: Arena, blocks: Iterator[AnyArray], course: _Course, position: int) -> Complete:
     finished: list[tuple[int, int]] = []
     row = tail = 0
     for block in blocks:

@@ -11,12 +11,12 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import NotAStore, StoreDamaged
+from softkv.ndarrays import Matrix, Rows
 from softkv.storage.catalog.catalog import Catalog, Standing
 from softkv.storage.catalog.listing import Listing
 from softkv.storage.catalog.matches import Matches
@@ -24,11 +24,9 @@ from softkv.storage.catalog.roster import Roster
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena, ArenaIdentity, VerifiedRows, extend_windows, flat
 from softkv.storage.disk.numbers import believable
-from softkv.storage.layout import GRANULE, WINDOW, Layout, Matrix, Rows, RowShape, generation_name
+from softkv.storage.layout import GRANULE, WINDOW, Layout, RowShape, generation_name
 
 Complete = tuple[list[tuple[int, int]], int]  # complete windows (number, checksum), and the unfinished one's checksum
-
-Array = npt.NDArray[Any]
 
 
 class Generation:

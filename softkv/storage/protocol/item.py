@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.storage.layout import Mask, Matrix
+from softkv.ndarrays import Flags, Matrix
 
 Value = float | str | npt.NDArray[np.float32]
 
@@ -36,4 +36,4 @@ class Block:
     start: int
     vectors: Matrix
     values: npt.NDArray[Any]
-    live: Mask
+    live: Flags

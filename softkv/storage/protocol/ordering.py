@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from softkv.errors import ShapeError
-from softkv.storage.disk.arena import Array, VerifiedRows
-from softkv.storage.layout import Mask, Rows
+from softkv.ndarrays import AnyArray, Flags, Rows
+from softkv.storage.disk.arena import VerifiedRows
 from softkv.storage.protocol.generation import Generation
 
 _NORMS = 1 << 16  # norms gathered at a time
@@ -28,7 +28,7 @@ def checked_rows(rows: Sequence[int] | Rows, count: int) -> Rows:
     return numbers.astype(np.int64)
 
 
-def checked_order(order: Any, live: Mask) -> Rows:
+def checked_order(order: Any, live: Flags) -> Rows:
     """The order as row numbers; an error where it is not all live rows, each once."""
     rows = np.asarray(order)
     alive = int(live.sum())
@@ -51,7 +51,7 @@ def checked_order(order: Any, live: Mask) -> Rows:
     return numbers
 
 
-def gathered(source: VerifiedRows, count: int, order: Rows, stride: int) -> Iterator[Array]:
+def gathered(source: VerifiedRows, count: int, order: Rows, stride: int) -> Iterator[AnyArray]:
     """The rows of an arena in this order, `stride` at a time."""
     # All checksums first and in the order of the file: the first gathered block would touch nearly every window.
     for start in range(0, count, stride):
@@ -60,7 +60,7 @@ def gathered(source: VerifiedRows, count: int, order: Rows, stride: int) -> Iter
         yield source.take(order[start : start + stride])
 
 
-def gathered_norms(source: Generation, order: Rows) -> Iterator[Array]:
+def gathered_norms(source: Generation, order: Rows) -> Iterator[AnyArray]:
     """The norms of the rows in this order."""
     for start in range(0, len(order), _NORMS):
         yield source.norms_of(order[start : start + _NORMS])

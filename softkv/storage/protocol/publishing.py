@@ -22,10 +22,10 @@ from softkv.storage.disk import files
 from softkv.storage.protocol.index_files import numbered, remove_unnamed, require_folder
 from softkv.storage.protocol.writer import Writer
 
-Content: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"
+FileContent: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"
 
 
-def put_index(writer: Writer, name: str, content: Content, instead_of: str | None = None) -> None:
+def put_index(writer: Writer, name: str, content: FileContent, instead_of: str | None = None) -> None:
     """Add an index file of the present generation, or replace the one of this name, and drop another."""
     checked_name(name)
     with writer.work():
@@ -52,13 +52,15 @@ def drop_index(writer: Writer, name: str | None) -> None:
                 remove_unnamed(writer.directory, catalog)
 
 
-def room_for(contents: Mapping[str, Content]) -> int:
+def room_for(contents: Mapping[str, FileContent]) -> int:
     """How many bytes they have, as far as that is known before they are written."""
     return sum(whole.nbytes for whole in map(_whole, contents.values()) if whole is not None)
 
 
 @contextmanager
-def written(writer: Writer, contents: Mapping[str, Content], generation: int, rows: int) -> Iterator[list[IndexRecord]]:
+def written(
+    writer: Writer, contents: Mapping[str, FileContent], generation: int, rows: int
+) -> Iterator[list[IndexRecord]]:
     """Files that are durable and not named yet, to be named in the commit that follows; else they are removed again."""
     for name in contents:
         checked_name(name)
@@ -78,7 +80,7 @@ def written(writer: Writer, contents: Mapping[str, Content], generation: int, ro
 
 
 def _written(
-    writer: Writer, contents: Mapping[str, Content], generation: int, rows: int, made: list[str]
+    writer: Writer, contents: Mapping[str, FileContent], generation: int, rows: int, made: list[str]
 ) -> list[IndexRecord]:
     folder, head = require_folder(writer.directory), writer.committed.head
     first = max(head.number, *writer.catalog.index_files(), *numbered(writer.directory), 0) + 1
@@ -92,7 +94,7 @@ def _written(
     return records
 
 
-def _write(writer: Writer, path: str, content: Content) -> tuple[int, bytes]:
+def _write(writer: Writer, path: str, content: FileContent) -> tuple[int, bytes]:
     """Write one file and sync it; returns its size and its checksum."""
     size, digest = 0, hashlib.sha256()
     descriptor = files.create_file(path)
@@ -108,7 +110,7 @@ def _write(writer: Writer, path: str, content: Content) -> tuple[int, bytes]:
     return size, digest.digest()
 
 
-def _pieces(writer: Writer, content: Content) -> Iterator[memoryview]:
+def _pieces(writer: Writer, content: FileContent) -> Iterator[memoryview]:
     """The bytes of a buffer in one piece, or of an iterable in its pieces."""
     if _whole(content) is not None:
         yield _bytes_of(content)

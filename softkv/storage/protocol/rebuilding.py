@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import HandleClosed, InputError, KindError, ShapeError, StoreDamaged, Unfinished
+from softkv.ndarrays import Matrix, Rows
 from softkv.storage.batch import checked_settings, checked_vectors
 from softkv.storage.catalog.begun import ways_on
 from softkv.storage.catalog.catalog import Standing
@@ -28,7 +29,7 @@ from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
-from softkv.storage.layout import Layout, Matrix, Rows, generation_name
+from softkv.storage.layout import Layout, generation_name
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation, verified
 from softkv.storage.protocol.item import Item
@@ -36,7 +37,7 @@ from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 
-Settings = Mapping[str, Any]
+SettingsNow = Mapping[str, Any]
 
 
 class Rebuild:
@@ -58,7 +59,12 @@ class Rebuild:
     """
 
     def __init__(
-        self, writer: Writer, lock: OwnLock, switched: Callable[[], object], begun: Standing | None, settings: Settings
+        self,
+        writer: Writer,
+        lock: OwnLock,
+        switched: Callable[[], object],
+        begun: Standing | None,
+        settings: SettingsNow,
     ) -> None:
         self._writer, self._lock, self._switched = writer, lock, switched
         self._begun, self._settings = begun, settings
@@ -155,7 +161,7 @@ class Rebuild:
         self._writer.configure(self._settings)
 
 
-def begin(writer: Writer, *, key_width: int, value_width: int | None, settings: Settings) -> Standing | None:
+def begin(writer: Writer, *, key_width: int, value_width: int | None, settings: SettingsNow) -> Standing | None:
     """What is committed of the rebuild to these widths and settings, begun now or before; None for an empty store."""
     text = checked_settings(settings)
     with writer.work(rebuilding=True):

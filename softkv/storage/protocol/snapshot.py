@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import FilterError, HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
+from softkv.ndarrays import Flags, Matrix, Rows
 from softkv.storage.batch import checked_key, checked_name, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.derived import checked_number, numbers, parts
@@ -24,7 +25,7 @@ from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.closing import Closing
-from softkv.storage.layout import Layout, Mask, Matrix, Rows
+from softkv.storage.layout import Layout
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.generation import Generation
 from softkv.storage.protocol.index_files import IndexFile, find
@@ -45,7 +46,7 @@ class Snapshot(Closing):
         self._head, self._standing, self._deaths = committed.head, committed.standing, committed.deaths
         self._generation = committed.generation.retain() if committed.generation else None
         self._roster = Roster(catalog, self._generation.number) if self._generation else None
-        self._live: Mask | None = None
+        self._live: Flags | None = None
         self._order: Rows | None = None
         self._closed = False
 
@@ -101,7 +102,7 @@ class Snapshot(Closing):
         return self._standing.tally if self._standing else Tally.empty()
 
     @property
-    def live(self) -> Mask:
+    def live(self) -> Flags:
         """For each row, whether it is live."""
         if self._live is None:
             self._live = self._deaths.live(self.rows)
@@ -226,7 +227,7 @@ class Snapshot(Closing):
         if self._generation is not None:
             self._generation.matches.require_sound(self.rows)
 
-    def matching(self, where: Mapping[str, Any]) -> Mask:
+    def matching(self, where: Mapping[str, Any]) -> Flags:
         """For each row, whether it is live and its payload meets a filter; docs/filters.md says what they mean.
 
         The first filter compares all rows with their checksums. Answers are remembered, also from commit to commit.
@@ -241,7 +242,7 @@ class Snapshot(Closing):
         matches = self._generation.matches
         return meeting(condition, lambda part: matches.of(part, self.rows), self._passing) & self.live
 
-    def _passing(self, test: "Test") -> Mask:
+    def _passing(self, test: "Test") -> Flags:
         """For each row, whether its value passes a test; dead rows may be either."""
         from softkv.storage.filters.valued import of_each, of_numbers
 

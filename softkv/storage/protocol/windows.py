@@ -9,8 +9,9 @@ from functools import reduce
 from itertools import groupby
 from operator import itemgetter
 
+from softkv.ndarrays import AnyArray
 from softkv.storage.catalog.catalog import Catalog
-from softkv.storage.disk.arena import Arena, Array, flat, window_checksums
+from softkv.storage.disk.arena import Arena, flat, window_checksums
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import WINDOW
 
@@ -72,6 +73,6 @@ class Problems:
             return "do not match their checksum."
         return "" if self._believes(self.arena.numbers(start, end)) else "hold numbers that no store takes."
 
-    def _believes(self, numbers: Array) -> bool:
+    def _believes(self, numbers: AnyArray) -> bool:
         # The codes of labels are compared in checking.py, where the labels are known.
         return self.arena.shape.dtype == "<i4" or believable(self.arena.shape, lambda: 0)(numbers)

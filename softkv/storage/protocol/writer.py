@@ -21,18 +21,18 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import CommitUncertain, HandlePoisoned, InputError, StorageFull, StoreError, WriterFenced
+from softkv.ndarrays import Matrix, Rows
 from softkv.storage.batch import Added, Batch, checked_settings
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.batches import Stamp
 from softkv.storage.catalog.begun import require_finished
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
-from softkv.storage.catalog.labels import LabelCounts, require_counts
-from softkv.storage.catalog.labels import Row as LabelRow
+from softkv.storage.catalog.labels import LabelCounts, LabelEntry, require_counts
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import extend_windows, flat
-from softkv.storage.layout import Layout, Matrix, Rows, generation_name
+from softkv.storage.layout import Layout, generation_name
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.conflicts import resolved
 from softkv.storage.protocol.generation import Complete, Generation, norms_of
@@ -298,7 +298,7 @@ class Writer:
 
     def _changed(
         self, batch: Batch | None, generation: Generation, standing: Standing, doomed: Rows
-    ) -> tuple[npt.NDArray[Any], list[LabelRow], Tally]:
+    ) -> tuple[npt.NDArray[Any], list[LabelEntry], Tally]:
         """The cells of values.* for a batch, the label rows that change, and the sums once `doomed` have died."""
         gone = generation.values.take(doomed) if len(doomed) else np.empty((0, standing.layout.value_width))
         if standing.layout.kind.coded:
@@ -326,7 +326,7 @@ class Writer:
             tally = tally.plus(values) if start else tally.changed(values, values[:0])
         return tally.plus(born) if len(rows) else tally.changed(born, born[:0])
 
-    def _put_labels(self, rows: list[LabelRow]) -> None:
+    def _put_labels(self, rows: list[LabelEntry]) -> None:
         self.catalog.put_labels(rows)
         if self._labels is not None:
             self._labels.apply(rows)  # when the commit fails, the next work reads them again
