@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from softkv.database.handle import StoreView
+from softkv.doors.server import lane as lane_module
 from softkv.doors.server.app import make_app
 from softkv.doors.server.lane import MOST, Lane
 from softkv.doors.server.served import Crew, Served, Stores
@@ -391,3 +392,41 @@ def test_a_client_that_hangs_up_while_it_waits_is_not_asked_for(held: Held) -> N
 
     asyncio.run(asked())
     assert held.calls == [1, 2]
+
+
+async def clients(lane: Lane, asked: Asked, *times: int) -> list[int]:
+    """How many questions each call had, of clients that ask again when answered; the first is asked before the rest."""
+
+    async def client(number: int, count: int) -> None:
+        for _ in range(count):
+            assert await lane.ask("same", asked, float(number), 30, here) == 2.0 * number
+
+    first = asyncio.ensure_future(client(0, times[0]))
+    await until(asked.began.is_set)
+    rest = [asyncio.ensure_future(client(number, count)) for number, count in enumerate(times[1:], 1)]
+    await until(lambda: len(lane) == len(rest))
+    asked.gate.set()
+    await asyncio.gather(first, *rest)
+    return [len(one) for one in asked.calls]
+
+
+def test_those_who_were_just_answered_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They mostly ask again, so none of them is asked alone while the others are about to."""
+    monkeypatch.setattr(lane_module, "SHARE", 1e9)
+    with a_lane() as lane:
+        assert asyncio.run(clients(lane, Asked(), 4, 3, 3, 3)) == [1, 4, 4, 4]
+    with a_lane(most=2) as lane:
+        assert asyncio.run(clients(lane, Asked(), 3, 2, 2)) == [1, 2, 2, 2]
+
+
+def test_they_are_not_waited_for_long() -> None:
+    """A client that asks once more than the others is answered, though they do not ask again."""
+    with a_lane() as lane:
+        assert sum(asyncio.run(clients(lane, Asked(), 1, 5, 1, 1))) == 8
+
+
+def test_a_single_client_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was nobody else to wait for."""
+    monkeypatch.setattr(lane_module, "SHARE", 1e9)
+    with a_lane() as lane:
+        assert asyncio.run(clients(lane, Asked(), 5)) == [1, 1, 1, 1, 1]

@@ -1,7 +1,8 @@
 """The queue of questions of many clients to one store: those that wait while a lookup runs are asked in one call.
 
-Only questions with the same options are joined; sets of options take turns in the order in which they came. There is
-no timer: if nothing runs, a question is asked at once.
+Only questions with the same options are joined; sets of options take turns in the order in which they came. Clients
+that were just answered mostly ask again, so the next call waits for as many questions as there were, but never longer
+than a share of the time that the last call took. A single client never waits.
 
 Does not know what a question is: `ask` gets a list of them.
 """
@@ -10,12 +11,14 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
 from softkv.errors import Busy, DeadlinePassed
 
 MOST = 64  # questions in a call
 ROOM = 1024  # questions that wait
+SHARE = 0.2  # of the time of the last call, to wait for more questions at most
 PATIENCE = 0.05  # seconds between looks whether a client has left; a look takes a tenth of the time of a request
 LATE = (
     "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline. "
@@ -58,6 +61,8 @@ class Lane:
         self._sets: OrderedDict[Hashable, tuple[Ask, deque[Waiting]]] = OrderedDict()
         self._waiting = 0
         self._task: asyncio.Task[None] | None = None
+        self._crowd, self._until = 1, 0.0  # questions there when the last were answered; how long to wait for as many
+        self._gathered = asyncio.Event()  # so many are there again
 
     def __len__(self) -> int:
         return self._waiting
@@ -72,6 +77,8 @@ class Lane:
         mine = Waiting(question, loop.create_future(), gone, loop.time())
         self._sets.setdefault(options, (ask, deque()))[1].append(mine)
         self._waiting += 1
+        if self._waiting >= self._crowd:
+            self._gathered.set()
         if self._task is None:
             self._task = loop.create_task(self._work())
         return await in_time(mine.answer, seconds)
@@ -81,6 +88,7 @@ class Lane:
         loop = asyncio.get_running_loop()
         try:
             while self._sets:
+                await self._gather()
                 ask, turn = self._next()
                 for one in turn:
                     if loop.time() > one.since + self._patience and await one.gone():
@@ -88,14 +96,25 @@ class Lane:
                 some = [one for one in turn if not one.answer.done()]
                 if not some:
                     continue
+                began = loop.time()
                 try:
                     answers = await loop.run_in_executor(self._executor, _answers, ask, [one.question for one in some])
                 except Exception as error:  # the threads have been shut down
                     answers = [error] * len(some)
+                self._crowd, ended = min(len(some) + self._waiting, self._most), loop.time()
+                self._until = ended + (ended - began) * SHARE
                 for one, answer in zip(some, answers, strict=True):
                     _tell(one.answer, answer)
         finally:
             self._task = None
+
+    async def _gather(self) -> None:
+        """Wait for as many questions as last time, but only briefly: whoever sent them may not ask again."""
+        self._gathered.clear()
+        left = self._until - asyncio.get_running_loop().time()
+        if left > 0 and self._waiting < self._crowd:
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._gathered.wait(), left)
 
     def _next(self) -> tuple[Ask, list[Waiting]]:
         """The set of options whose turn it is, and the first of those who wait for it."""
