@@ -31,7 +31,6 @@ from softkv.storage.store import AnyPath
 if TYPE_CHECKING:  # formats are loaded by those who export and import
     from softkv.files.exports.header import Header
 
-AllSettings = dict[str, Any]
 
 EMPTY = "there are no items that it could be about."
 
@@ -56,7 +55,7 @@ def export_into(view: View, file: BinaryIO, suffix: str, *, progress: Progress) 
     WRITTEN[suffix](file, view.snapshot, Header.of(view.snapshot, *_carried(view, suffix)), progress)
 
 
-def _carried(view: View, path: str) -> tuple[AllSettings, dict[str, bytes]]:
+def _carried(view: View, path: str) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The settings that go into a file of this name, and the bytes of the metric."""
     from softkv.files.exports.formats import TABLE
 
@@ -114,7 +113,7 @@ def import_from(file: AnyPath, path: AnyPath, *, progress: Progress | None = Non
     """
     from softkv.files.exports import load
 
-    arrived: list[tuple[AllSettings, Learned]] = []
+    arrived: list[tuple[dict[str, Any], Learned]] = []
 
     def accept(head: "Header") -> "Header":
         learned = _learned_in(head, os.fspath(file))
@@ -173,7 +172,7 @@ def repair(path: AnyPath, new: AnyPath, *, shard: bool = False) -> Repaired:
     What a `shard` was told of its cluster comes along as it was: whether it holds, all shards decide (`settle_shard`).
     """
 
-    def carry(settings: AllSettings, index: Callable[[str], IndexFile | None], done: Repaired, store: Store) -> None:
+    def carry(settings: dict[str, Any], index: Callable[[str], IndexFile | None], done: Repaired, store: Store) -> None:
         settings, name = settings if shard else moved(settings, done), settings.get("projection")
         if not isinstance(name, str):
             return store.configure(settings)
@@ -190,7 +189,7 @@ def repair(path: AnyPath, new: AnyPath, *, shard: bool = False) -> Repaired:
     return repair_items(path, new, carry=carry)
 
 
-def moved(settings: AllSettings, done: Repaired) -> AllSettings:
+def moved(settings: dict[str, Any], done: Repaired) -> dict[str, Any]:
     """The settings of a store, or of a cluster, for the one to which its items were saved."""
     found, items = dict(settings), done.saved + done.lost
     with suppress(AttributeError, KeyError, TypeError, ValueError):  # what cannot be read is named by whoever asks
@@ -209,7 +208,7 @@ def _counted(told: Mapping[str, Any], done: Repaired) -> dict[str, Any]:
     return {**told, "last": min(told["last"], done.same_numbers)}
 
 
-def settle_shard(path: AnyPath, settings: AllSettings, done: Repaired) -> None:
+def settle_shard(path: AnyPath, settings: dict[str, Any], done: Repaired) -> None:
     """Give a repaired shard the settings of its repaired cluster, and limit what was learned to the same items."""
     with Store.open(path, "w") as store, store.snapshot() as snapshot:
         if snapshot.layout is not None and "projection" in settings:
@@ -220,7 +219,7 @@ def settle_shard(path: AnyPath, settings: AllSettings, done: Repaired) -> None:
         store.configure(settings)
 
 
-def _settle(store: Store, settings: AllSettings, learned: Learned) -> None:
+def _settle(store: Store, settings: dict[str, Any], learned: Learned) -> None:
     """Give a store that has all its items the learned metric and these settings."""
     with store.snapshot() as snapshot:
         whole = learned.with_numbers(snapshot)
@@ -231,7 +230,7 @@ def _settle(store: Store, settings: AllSettings, learned: Learned) -> None:
     store.configure(settings)
 
 
-def _unlearned(settings: AllSettings) -> AllSettings:
+def _unlearned(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: one for name, one in settings.items() if name != "projection"}
 
 

@@ -37,8 +37,6 @@ from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 
-SettingsNow = Mapping[str, Any]
-
 
 class Rebuild:
     """A rebuild under way: `waiting` gives items, `write` takes their new vectors, and `finish` makes them current.
@@ -64,7 +62,7 @@ class Rebuild:
         lock: OwnLock,
         switched: Callable[[], object],
         begun: Standing | None,
-        settings: SettingsNow,
+        settings: Mapping[str, Any],
     ) -> None:
         self._writer, self._lock, self._switched = writer, lock, switched
         self._begun, self._settings = begun, settings
@@ -161,7 +159,7 @@ class Rebuild:
         self._writer.configure(self._settings)
 
 
-def begin(writer: Writer, *, key_width: int, value_width: int | None, settings: SettingsNow) -> Standing | None:
+def begin(writer: Writer, *, key_width: int, value_width: int | None, settings: Mapping[str, Any]) -> Standing | None:
     """What is committed of the rebuild to these widths and settings, begun now or before; None for an empty store."""
     text = checked_settings(settings)
     with writer.work(rebuilding=True):
