@@ -52,7 +52,7 @@ INTERNAL = {
     "Guard": ("evidence", "scores", "widths", "base", "now"),
 }
 FIRST = ("self", "cls", "reader")  # the arguments that a method is called on
-PATH = str | os.PathLike[str]  # which modules call Path
+PATH = str | os.PathLike[str]  # which modules call AnyPath
 DOORS = (
     "scikit-learn, PyTorch, LangChain and Haystack are in [doors.md](doors.md), clusters in [cluster.md](cluster.md)."
 )
@@ -177,8 +177,8 @@ def _signature(of: Any) -> str:
 def _argument(one: ast.arg, default: ast.expr | None, names: Mapping[str, Any]) -> str:
     """An argument with its default, of which the value is told where the source has a name for it."""
     told = ast.unparse(one)
-    if names.get("Path") == PATH:
-        told = re.sub(r"\bPath\b", "str | os.PathLike[str]", told)
+    if names.get("AnyPath") == PATH:
+        told = re.sub(r"\bAnyPath\b", "str | os.PathLike[str]", told)
     if default is None:
         return told
     named = names[default.id] if isinstance(default, ast.Name) else None

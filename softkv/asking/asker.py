@@ -131,8 +131,7 @@ def _measured(view: View, question: Question, mask: Flags | None, reasons: list[
         parts.append((planned, _by_lists(view, question.part(planned), "drawing some rows would not do", drawn=True)))
     rest = np.setdiff1d(sorted(found.refused), planned).astype(np.int64)
     if len(rest):
-        # Where all values are equal, no tolerance is larger than another.
-        hint = "; a larger tolerance needs fewer" if view.snapshot.value_scale else ""
+        hint = "; a larger tolerance needs fewer" if view.snapshot.value_scale else ""  # else all values are equal
         told = [f"{reasons[number]}, and {UNMEASURED}{hint}" for number in rest.tolist()]
         parts.append((rest, _scanned(view, question.part(rest), told)))
     return found.answers if len(parts) == 1 else joined(parts, question.temperature)

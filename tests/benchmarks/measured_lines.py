@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from softkv_cli.mixtures import Array, mixture, values_of
+from softkv_cli.mixtures import mixture, values_of
 
 import softkv
+from softkv.ndarrays import Matrix
 
 from ..stores import with_secret
 
@@ -54,7 +55,7 @@ class Line:
     """Queries of one kind."""
 
     name: str
-    queries: Array  # (b, d)
+    queries: Matrix  # (b, d)
     times: tuple[float, float]  # from the lowest to the highest temperature, times that of the rule
     options: dict[str, Any] = field(default_factory=dict)
     tolerance: float = TOLERANCE
@@ -69,7 +70,7 @@ Lines = Iterator[tuple[Any, float, Line]]  # the store, the temperature of the r
 
 @contextmanager
 def store(
-    build: Build, name: str, keys: Array, values: Any, compatibility: str, *, lists: int | None = None, **options: Any
+    build: Build, name: str, keys: Matrix, values: Any, compatibility: str, *, lists: int | None = None, **options: Any
 ) -> Iterator[tuple[Any, float]]:
     """A store of these items with its index, until it is left; and the temperature of the rule."""
     path = build.folder / name
@@ -166,7 +167,7 @@ STORES: dict[str, Callable[[Build], Lines]] = {
 }
 
 
-def clustered(build: Build, name: str) -> tuple[Array, Any, Array, np.random.Generator]:
+def clustered(build: Build, name: str) -> tuple[Matrix, Any, Matrix, np.random.Generator]:
     """Keys, (n, d), numbers that follow from them, (n,), queries of which half are like the items, and what is left."""
     rng = build.rng(name)
     made = mixture(build.items, WIDTH, 1, build.queries, int(rng.integers(1 << 30)))
@@ -175,12 +176,12 @@ def clustered(build: Build, name: str) -> tuple[Array, Any, Array, np.random.Gen
     return made.keys, made.values[:, 0].astype(np.float64), queries, rng
 
 
-def directions(rng: np.random.Generator, count: int, width: int) -> Array:
+def directions(rng: np.random.Generator, count: int, width: int) -> Matrix:
     """Queries that look nowhere in particular."""
     return rng.standard_normal((count, width)).astype(np.float32)
 
 
-def payloads_of(keys: Array, rng: np.random.Generator) -> Sequence[dict[str, int]]:
+def payloads_of(keys: Matrix, rng: np.random.Generator) -> Sequence[dict[str, int]]:
     """Tenths of the items: drawn, and by how far they lie along the first axis."""
     drawn, order = rng.integers(0, 10, len(keys)), np.argsort(np.argsort(keys[:, 0]))
     sides = order * 10 // len(keys)

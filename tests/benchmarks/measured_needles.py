@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
-from softkv_cli.mixtures import Array, mixture, of_length_1
+from softkv_cli.mixtures import mixture, of_length_1
 
 from softkv.index import measuring
+from softkv.ndarrays import Matrix
 
 from .index_report import always_measured
 from .measured_lines import TOLERANCE, VALUE_WIDTH, WIDTH, Build, directions, store
@@ -37,7 +38,7 @@ class Needles(NamedTuple):
     """A store, and a query for each needle."""
 
     db: Any
-    queries: Array  # (b, d)
+    queries: Matrix  # (b, d)
     temperature: float
 
 
