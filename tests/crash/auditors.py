@@ -169,9 +169,11 @@ class Auditor:
         """Calls that each see a commit of their own."""
         _require_all_money(self.db, self.tally)
         name = f"guest {self.random.randrange(GUESTS)}"
-        item = self.tally.timed(
-            lambda: next(iter(self.db.select({"serial": {"$gte": 0}}, start=self.random.randrange(100))))
-        )
+        all_of_them, start = {"serial": {"$gte": 0}}, self.random.randrange(100)
+        item = self.tally.timed(lambda: next(iter(self.db.select(all_of_them, start=start)), None))
+        if item is None:
+            now = f"{len(self.db)} items, {len(list(self.db.select(all_of_them)))} of them with a serial"
+            raise AssertionError(f"no item from {start} on has a serial; now there are {now}: {self.db.info()}")
         vectors, _ = facts([item.name], [item.payload["version"]], 1)
         assert np.array_equal(item.vector, vectors[0])
         value = self.tally.timed(lambda: self.db.get(name))
