@@ -14,11 +14,11 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias
 
+from softkv.asking.together import SHARE
 from softkv.errors import Busy, DeadlinePassed
 
 MOST = 64  # questions in a call
 ROOM = 1024  # questions that wait
-SHARE = 0.2  # of the time of the last call, to wait for more questions at most
 PATIENCE = 0.05  # seconds between looks whether a client has left; a look takes a tenth of the time of a request
 LATE = (
     "the answer did not come in time, and nothing waits for it any more. Ask for less, or give Softkv-Deadline. "
