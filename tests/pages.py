@@ -56,6 +56,7 @@ PATH = str | os.PathLike[str]  # which modules call AnyPath
 DOORS = (
     "scikit-learn, PyTorch, LangChain and Haystack are in [doors.md](doors.md), clusters in [cluster.md](cluster.md)."
 )
+ARRAYS = "A `Matrix` is a NumPy array of float32, an `AnyArray` one of any type: `softkv/ndarrays.py` has these names."
 MADE = "This page is made by `python -m tests.pages`"
 
 
@@ -63,7 +64,7 @@ def reference() -> str:
     """The page about the library."""
     parts = [
         "# Reference: the library\n",
-        f"{MADE} of the docstrings. [library.md](library.md) teaches what is listed here; {DOORS}\n",
+        f"{MADE} of the docstrings. [library.md](library.md) teaches what is listed here; {DOORS} {ARRAYS}\n",
         *_contents(),
         "## Functions\n",
         *(_entry(name, attrgetter(name.removeprefix("softkv."))(softkv), "###") for name in FUNCTIONS),

@@ -104,6 +104,7 @@ def test_a_list_of_outliers_is_not_expected_to_hold_the_best_of_all(tmp_path: Pa
             assert right > 0.9
 
 
+@pytest.mark.ci
 def test_where_most_rows_would_be_read_for_the_best_they_are_scanned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

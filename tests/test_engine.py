@@ -16,6 +16,7 @@ import pytest
 from softkv.errors import InputError, KindError, MissingExtra, NotFinite, ShapeError, SoftKVError
 from softkv.index import engine
 from softkv.index.engine import assigned, by_blas, chosen_backend, clusters, faiss_module
+from softkv.ndarrays import Floats
 
 faiss = pytest.importorskip("faiss")
 THRESHOLD = engine.THRESHOLD
@@ -39,7 +40,7 @@ def groups(rows: int = 900, width: int = 12, count: int = 9, seed: int = 0) -> M
     return (np.repeat(middles, rows // count, axis=0) + random.standard_normal((rows, width))).astype(np.float32)
 
 
-def squares(one: Matrix, other: Matrix) -> npt.NDArray[np.float64]:
+def squares(one: Matrix, other: Matrix) -> Floats:
     """Squared distances in float64, pair by pair."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     return np.array([((row - other) ** 2).sum(axis=1) for row in one])

@@ -18,6 +18,7 @@ RECIPES = re.findall(
 
 
 @pytest.mark.slow
+@pytest.mark.ci
 @pytest.mark.parametrize(("change", "diff"), RECIPES, ids=[name for name, _ in RECIPES])
 def test_a_recipe_works_as_it_stands(tmp_path: Path, change: str, diff: str) -> None:
     """Its lines fit the files they are about, its form is the house's, and its tests and the code of its page pass."""

@@ -160,9 +160,9 @@ def test_a_quarter_is_gathered_for_several_queries_and_masked_for_one(indexed: s
 def test_planes_are_read_off_all_items(tmp_path: Path) -> None:
     """What would do without is named."""
     with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
-        db.add(vectors=KEYS, values=KEYS[:, 0])
+        db.add(vectors=KEYS[:500], values=KEYS[:500, 0])
         db.fit(planes=True)
-        db.build_index(lists=40)
+        db.build_index(lists=10)
         assert db.lookup(QUERIES[0]).reason.startswith("planes are read off all items; `softkv fit --no-planes`")
 
 

@@ -8,13 +8,13 @@ import operator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.profile import REAL
 from softkv.asking.question import Compared
 from softkv.errors import InputError, KindError, NotExpressible, ShapeError, TemperatureError
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.library import refuse_masked
+from softkv.ndarrays import AnyArray
 
 
 def texts_of(query: Any) -> list[str] | None:
@@ -32,7 +32,7 @@ def texts_of(query: Any) -> list[str] | None:
     return list(query) if texts else None
 
 
-def array_of(given: Any, what: str) -> npt.NDArray[Any]:
+def array_of(given: Any, what: str) -> AnyArray:
     """What was handed in, as an array; errors name it as `what`."""
     refuse_masked(given, what)
     try:
@@ -43,7 +43,7 @@ def array_of(given: Any, what: str) -> npt.NDArray[Any]:
         raise KindError(f"{what} cannot be read as an array ({error})") from error
 
 
-def vectors_of(query: Any) -> npt.NDArray[Any]:
+def vectors_of(query: Any) -> AnyArray:
     """The query vector or the matrix of query vectors, as given."""
     array = array_of(query, "queries")
     if array.dtype.kind not in "fiu":

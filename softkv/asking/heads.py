@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
@@ -21,6 +20,7 @@ from softkv.maths.blending import Vectors
 from softkv.maths.compatibility import compatibility_of, linear
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import checked
+from softkv.ndarrays import Floats
 
 REWRITTEN = linear("heads", lambda queries: queries)
 
@@ -32,8 +32,8 @@ class Rewritten:
     heads: Heads
     queries: Any  # (h, b, d)
     constant: Any  # (h, b), what each adds to the scores of all rows
-    temperatures: npt.NDArray[np.float64]  # (b,)
-    stretches: npt.NDArray[np.float64]  # (h,), the factor by which an error of a mean may grow in the answer
+    temperatures: Floats  # (b,)
+    stretches: Floats  # (h,), the factor by which an error of a mean may grow in the answer
 
     @classmethod
     def of(cls, view: View, question: Question) -> "Rewritten":
@@ -108,7 +108,7 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
     )
 
 
-def stretches(heads: Heads) -> npt.NDArray[np.float64]:
+def stretches(heads: Heads) -> Floats:
     """The factor by which an error of the mean of each head may grow in the answer, (h,).
 
     An answer is off by at most the length of the vector of the errors of all heads: the projections of heads lie side
@@ -120,14 +120,14 @@ def stretches(heads: Heads) -> npt.NDArray[np.float64]:
     return inner * outer
 
 
-def _stretch(matrices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _stretch(matrices: Floats) -> Floats:
     """Upper bounds of the spectral norms of matrices (..., o, p): the 8-norm of the singular values needs no SVD."""
     sizes = np.maximum(np.abs(matrices).max(axis=(-2, -1)), np.finfo(np.float64).tiny)
     units = matrices / sizes[..., None, None]
     if units.shape[-2] > units.shape[-1]:
         units = units.swapaxes(-2, -1)
     squares = units @ units.swapaxes(-2, -1)
-    found: npt.NDArray[np.float64] = sizes * np.linalg.norm(squares @ squares, axis=(-2, -1)) ** 0.25
+    found: Floats = sizes * np.linalg.norm(squares @ squares, axis=(-2, -1)) ** 0.25
     return found
 
 
@@ -149,8 +149,8 @@ def _heaviest(
     question: Question,
     found: Answers,
     rewritten: Any,
-    log_mass: npt.NDArray[np.float64],
-    temperatures: npt.NDArray[np.float64],
+    log_mass: Floats,
+    temperatures: Floats,
 ) -> tuple[Any, Any, Any]:
     """The rows with the largest mean share, among the heaviest of each head: rows, shares by head, scores."""
     count, show = rewritten.shape[1], min(question.show, view.snapshot.rows)

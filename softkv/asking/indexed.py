@@ -11,10 +11,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.learned import read
 from softkv.asking.profile import Profile
@@ -31,7 +29,7 @@ from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.maths.shares import Shares
-from softkv.ndarrays import Reals, Rows
+from softkv.ndarrays import AnyArray, Reals, Rows
 from softkv.storage import IndexFile, Snapshot
 
 NAME = "lists"  # the name of the index file, and of the changes to it
@@ -316,7 +314,7 @@ def with_heads(
     return heads_first(lambda some: form.placed(snapshot.vectors(some)), rows, offsets, draw, means=means)
 
 
-def summable(values: npt.NDArray[Any], snapshot: Snapshot) -> npt.NDArray[Any]:
+def summable(values: AnyArray, snapshot: Snapshot) -> AnyArray:
     """Values as lists sum them up: numbers in a column, labels by their codes."""
     assert snapshot.layout is not None
     return values[:, None] if snapshot.layout.kind.scalar else values

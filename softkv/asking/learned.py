@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.profile import Temperature, is_floor
 from softkv.asking.question import LEARNED
@@ -26,7 +25,7 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
-from softkv.ndarrays import Matrix, Rows, Vector
+from softkv.ndarrays import Floats, Matrix, Rows, Vector
 from softkv.storage import Snapshot
 from softkv.storage.protocol.index_files import IndexFile
 
@@ -70,7 +69,7 @@ class Learned:
         """The metric for keys in any order: numbers are computed where they are needed."""
         return self.of_rows(np.empty(0, np.int64))
 
-    def features(self, vectors: Matrix) -> npt.NDArray[np.float64]:
+    def features(self, vectors: Matrix) -> Floats:
         """Vectors as the plane sees them, (n, d)."""
         return (vectors.astype(np.float64) - self.metric.centre) / self.units
 

@@ -8,7 +8,6 @@ Shapes: b queries, n rows of the arena, d key width, s rows shown.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Run, Score
-from softkv.ndarrays import Flags, Matrix, Rows
+from softkv.ndarrays import AnyArray, Flags, Floats, Matrix, Reals, Rows
 
 LOGITS = 1 << 25  # held at once
 SUMS = 1 << 24  # of values held at once
@@ -101,14 +100,14 @@ class Asking:
                 self.vectors, self.added = index.form.queries(self.queries, self.compatibility, 1.0 / self.temperatures)
 
     @cached_property
-    def equal(self) -> npt.NDArray[np.floating]:
+    def equal(self) -> Reals:
         """The temperatures to look up in the calibration; inf for a query without length."""
         return self.index.form.temperatures(self.vectors, self.compatibility, 1.0 / self.temperatures)
 
-    def suited(self) -> npt.NDArray[np.bool_]:
+    def suited(self) -> Flags:
         """Whether the index can answer each query, (b,)."""
         if self.question.guarantee or self.k is not None:
-            known: npt.NDArray[np.bool_] = np.isfinite(self.equal) & (self.k is None or self.depth is not None)
+            known: Flags = np.isfinite(self.equal) & (self.k is None or self.depth is not None)
             return known
         return np.array([plan is not None for plan in self.plans], np.bool_)
 
@@ -236,8 +235,8 @@ class Asking:
             source=self.view,
         )
 
-    def _log_mass_error(self, found: Estimate, question: Question) -> npt.NDArray[np.float64]:
-        error: npt.NDArray[np.float64] = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
+    def _log_mass_error(self, found: Estimate, question: Question) -> Floats:
+        error: Floats = found.log_mass_error + ROUNDING * (np.abs(found.blend.log_mass) + 1.0)
         return error + moved_logits(self.view, found.blend.log_mass, question) if question.guarantee else error
 
     def logits(self, start: int, stop: int) -> npt.NDArray[np.float32]:
@@ -271,7 +270,7 @@ class Asking:
             """Scores of rows up to `end` that keep the keys copied last, for short runs that follow each other."""
             first, last, held = 0, 0, None
 
-            def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+            def score(queries: Rows, start: int, stop: int, out: AnyArray) -> None:
                 nonlocal first, last, held
                 for at in range(start, stop, step):
                     until = min(at + step, stop)
@@ -284,7 +283,7 @@ class Asking:
 
         alone = remembering(len(rows))
 
-        def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        def score(queries: Rows, start: int, stop: int, out: AnyArray) -> None:
             if stop - start < WORTH_THREADS * step:
                 return alone(queries, start, stop, out)
             # All at once, and so by two threads: those below would compare a little each, and wait for each other.
@@ -301,7 +300,7 @@ class Asking:
             return self._score_by(compared, some, keys)
         asked = self.vectors[some].astype(np.float32)
 
-        def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        def score(queries: Rows, start: int, stop: int, out: AnyArray) -> None:
             mine = asked if len(queries) == len(asked) else asked[queries]
             np.matmul(mine, keys[start:stop].T, out=out)
             if lengths is not None:
@@ -313,7 +312,7 @@ class Asking:
         asked, sharpness = self.queries[some], (1.0 / self.temperatures[some])[:, None]
         everyone = compatibility.ask(asked, sharpness)
 
-        def score(queries: Rows, start: int, stop: int, out: npt.NDArray[Any]) -> None:
+        def score(queries: Rows, start: int, stop: int, out: AnyArray) -> None:
             scorer = everyone
             if len(queries) != len(asked):
                 scorer = compatibility.ask(asked[queries], sharpness[queries])

@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.question import Compared, Question
 from softkv.asking.view import View
 from softkv.learning import slopes
 from softkv.maths.compatibility import compatibility_of
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import AnyArray, Floats, Matrix
 
 FAINT = 2.0**-20  # a spread around a plane is known to this share of that around the mean
 
@@ -33,9 +32,9 @@ def on_planes(
     view: View,
     question: Question,
     answers: Answers,
-    moved: npt.NDArray[np.float64],
+    moved: Floats,
     keys: Matrix,
-    numbers: npt.NDArray[Any],
+    numbers: AnyArray,
     mask: Any,
     compared: Compared,
 ) -> Answers:

@@ -17,7 +17,6 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.question import Question
 from softkv.asking.view import Reach, View
@@ -27,7 +26,7 @@ from softkv.maths.heads import Heads
 from softkv.maths.lookup import Found
 from softkv.maths.metric import Metric
 from softkv.maths.summing import RUN
-from softkv.ndarrays import Floats
+from softkv.ndarrays import AnyArray, Floats
 
 UNIT = 2.0**-24  # the rounding of one operation in float32
 DOUBLE = 2.0**-53  # that of one in float64
@@ -39,7 +38,7 @@ HEAVY = 40.0  # logits below the best row within which rows are scored without c
 WEIGHED = 104.0  # logits below the best row within which a row has a weight that float32 can hold
 
 
-def rounding(view: View, found: Found, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Floats:
+def rounding(view: View, found: Found, values: AnyArray, question: Question, *, gathered: bool) -> Floats:
     """How far rounding may have moved each value, (b,): an estimate that is meant to be too large rather than small."""
     moved, heads = moved_logits(view, found.log_mass, question), question.heads
     gain = 1.0 if heads is None else gain_of(heads)
@@ -158,7 +157,7 @@ def _projecting(heads: Heads, means: Any) -> Floats:
     return found
 
 
-def _reach(view: View, values: npt.NDArray[Any], question: Question, *, gathered: bool) -> Reach:
+def _reach(view: View, values: AnyArray, question: Question, *, gathered: bool) -> Reach:
     """How far values lie from a middle."""
     if view.layout.kind.coded:
         return Reach(np.zeros(1), 1.0)
@@ -207,7 +206,7 @@ def _exchanged(found: Found, moved: Floats) -> Any:
     return np.minimum(largest * np.exp(2.0 * np.minimum(moved, 1.0)), 1.0)
 
 
-def summed(view: View, found: Found, values: npt.NDArray[Any], question: Question) -> Any:
+def summed(view: View, found: Found, values: AnyArray, question: Question) -> Any:
     """The rounding error of the sums of an estimate, (b,)."""
     return _summed(view, found, _reach(view, values, question, gathered=False), 1.0)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.given import array_of
@@ -24,7 +23,7 @@ from softkv.asking.view import View
 from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
 from softkv.maths.blending import Numbers
 from softkv.maths.lookup import lookup
-from softkv.ndarrays import Flags, Matrix, Rows
+from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.storage import Snapshot
 
 
@@ -33,7 +32,7 @@ class Candidates:
     """The rows that may count: all of the arena with a mask, or some of them gathered."""
 
     keys: Matrix
-    values: npt.NDArray[Any]
+    values: AnyArray
     mask: Any  # (b or 1, rows) or None
     rows: Rows | None  # the rows of the arena, when they are gathered
     reason: str = ""  # why they are

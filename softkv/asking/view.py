@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,7 @@ from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.maths.farfield import Lists
-from softkv.ndarrays import Rows
+from softkv.ndarrays import AnyArray, Floats, Rows
 from softkv.storage import Layout, Snapshot
 
 TOGETHER = 4096  # values that are read together
@@ -74,7 +74,7 @@ class View:
         """The labels in the order of their codes, or None when values are not labels."""
         return tuple(self.snapshot.labels()) if self.layout.kind.coded else None
 
-    def blended(self, values: npt.NDArray[Any], *, projected: bool = False, whole: bool = False) -> Values:
+    def blended(self, values: AnyArray, *, projected: bool = False, whole: bool = False) -> Values:
         """Values as a lookup blends them: the whole with their reach, and what heads project as vectors."""
         kind = self.layout.kind
         if kind.coded:
@@ -274,11 +274,11 @@ class View:
 class Reach:
     """All of some values lie within a radius of their middle, (p,)."""
 
-    middle: npt.NDArray[np.float64]
+    middle: Floats
     radius: float
 
     @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> "Reach":
+    def of(cls, values: AnyArray) -> "Reach":
         """The reach of values, (n, p) or (n,)."""
         cells = values.reshape(len(values), -1)
         # Any middle will do, so the mean of some is enough.
@@ -295,7 +295,7 @@ class Reach:
         apart = np.linalg.norm(means - middle, axis=1) + reaches[there]
         return cls(middle.astype(np.float64), float(apart.max(initial=0.0)))
 
-    def with_more(self, values: npt.NDArray[Any]) -> "Reach":
+    def with_more(self, values: AnyArray) -> "Reach":
         """The reach of these values as well, around the same middle."""
         cells, farthest = values.reshape(len(values), len(self.middle)), 0.0
         step = max(1, COPIED // max(1, len(self.middle)))

@@ -10,7 +10,6 @@ Shapes: n items, d key width, p value width.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from softkv.asking.learned import Learned
 from softkv.asking.view import View
 from softkv.guard.guard import Guard
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import AnyArray, Matrix
 from softkv.storage import Item
 
 BLOCK = 1 << 16  # rows of a block, unless another number is asked for
@@ -71,7 +70,7 @@ class StoreColumns:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def blocks(self, rows: int = BLOCK) -> Iterator[tuple[Matrix, npt.NDArray[Any]]]:
+    def blocks(self, rows: int = BLOCK) -> Iterator[tuple[Matrix, AnyArray]]:
         """Key vectors (b, d), and numbers (b,), codes of labels (b,) or vectors (b, p), some items at a time."""
         for block in self._view.snapshot.blocks(rows):
             if block.live.all():
@@ -79,7 +78,7 @@ class StoreColumns:
             elif block.live.any():
                 yield block.vectors[block.live], block.values[block.live]
 
-    def block(self, start: int, stop: int) -> tuple[Matrix, npt.NDArray[Any]]:
+    def block(self, start: int, stop: int) -> tuple[Matrix, AnyArray]:
         """Key vectors and values, as those of `blocks`, of the items from one place to another."""
         rows = self._rows[start:stop]
         return self._view.snapshot.vectors(rows), self._view.snapshot.values(rows)

@@ -25,7 +25,7 @@ from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError
 from softkv.kinds import ValueKind
 from softkv.learning import measures
-from softkv.ndarrays import Floats
+from softkv.ndarrays import AnyArray, Floats
 from softkv.portrait import as_table
 from softkv.progress import Stages
 
@@ -193,7 +193,7 @@ class _Evaluating:
     reader: Any
     view: View
     asked: npt.NDArray[np.float32]
-    aims: npt.NDArray[Any]
+    aims: AnyArray
     strangers: npt.NDArray[np.float32] | None
     temperatures: tuple[float, ...]
     even: float

@@ -30,7 +30,7 @@ from softkv.guard.calibrating import Beside, Promise, calibrate, distances
 from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
-from softkv.ndarrays import Flags, Matrix
+from softkv.ndarrays import AnyArray, Flags, Matrix
 from softkv.progress import Stages
 
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
@@ -44,7 +44,7 @@ class Points(NamedTuple):
     """Calibration points: queries, their right answers, and which items answer them."""
 
     queries: Matrix
-    aims: npt.NDArray[Any] | None  # codes, numbers or vectors; None for texts
+    aims: AnyArray | None  # codes, numbers or vectors; None for texts
     mask: Flags | None  # over the items in their order, or None for all
     who: str
     places: npt.NDArray[np.int64] | None = None  # in that order, where the queries are items
@@ -206,7 +206,7 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     return found
 
 
-def _among_items(view: View, given: Any, vectors: Matrix) -> npt.NDArray[np.bool_]:
+def _among_items(view: View, given: Any, vectors: Matrix) -> Flags:
     """Which queries are an item by their text or vector, (b,)."""
     return (equals(view, given, vectors) >= 0) | (equals(view, vectors, vectors) >= 0)
 

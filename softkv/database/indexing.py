@@ -40,7 +40,7 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import ReadRows, measured, with_rows
-from softkv.ndarrays import Flags, Reals, Rows
+from softkv.ndarrays import Flags, Floats, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 from softkv.storage import Snapshot, Store
 from softkv.storage.protocol.publishing import FileContent
@@ -373,7 +373,7 @@ def rehearsed_by(
     )
 
 
-def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Reals, npt.NDArray[np.float64]]:
+def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Reals, Floats]:
     """The queries as dot products take them, and what scores add."""
     rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))
     return rewritten if form.measures_distance else rewritten.astype(np.float32), added

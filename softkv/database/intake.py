@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.embedding import Embedding
 from softkv.asking.profile import Profile
@@ -19,6 +18,7 @@ from softkv.errors import EmbedderNeeded, InputError, KindError, NotFinite, Shap
 from softkv.kinds import ValueKind
 from softkv.logs import hint
 from softkv.maths.compatibility import compatibility_of
+from softkv.ndarrays import AnyArray
 from softkv.progress import Progress
 from softkv.storage import Layout
 
@@ -264,7 +264,7 @@ def _require_size(vectors: Any) -> None:
         )
 
 
-def _matrix(vectors: Any) -> npt.NDArray[Any]:
+def _matrix(vectors: Any) -> AnyArray:
     nothing = np.empty(0, np.float32)  # the storage says what is wrong with it
     try:
         array = np.asarray(vectors)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +35,7 @@ from softkv.index.verdict import CHANGED, Truth, Verdict, moved
 from softkv.logs import log_of
 from softkv.maths.farfield import Units, tilted
 from softkv.maths.ranking import Ranking, no_ranking
-from softkv.ndarrays import Flags, Rows
+from softkv.ndarrays import AnyArray, Flags, Rows
 from softkv.storage import Store
 
 LOG = log_of(__name__)
@@ -232,7 +231,7 @@ def _exactly(
     return found, ranking.in_order()
 
 
-def _in_units(values: npt.NDArray[Any], units: Units) -> npt.NDArray[Any]:
+def _in_units(values: AnyArray, units: Units) -> AnyArray:
     """Values in the units of the statistics, so that sums in float32 lose little; codes of labels as they are."""
     return values if values.ndim == 1 else ((values - units.middle) / units.size).astype(np.float32)
 

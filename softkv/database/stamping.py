@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from softkv.ndarrays import AnyArray
 from softkv.storage.batch import checked_json, checked_name
 from softkv.storage.catalog.batches import Stamp
 
@@ -65,7 +65,7 @@ def _bytes_of(entry: Any) -> bytes:
     return b"none" if entry is None else b"other" + type(entry).__name__.encode(errors="surrogatepass")
 
 
-def _numbers(column: Any) -> npt.NDArray[Any] | None:
+def _numbers(column: Any) -> AnyArray | None:
     """The column as an array of numbers, if it is one."""
     if column is None or isinstance(column, (str, bytes, Mapping)) or np.ma.is_masked(column):
         return None

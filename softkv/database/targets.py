@@ -15,10 +15,11 @@ import numpy.typing as npt
 from softkv.asking.given import array_of
 from softkv.asking.view import View
 from softkv.errors import InputError, KindError, NotFinite, ShapeError
+from softkv.ndarrays import AnyArray, Floats
 from softkv.storage.batch import LARGEST_NUMBER
 
 
-def targets_of(view: View, given: Any) -> npt.NDArray[Any]:
+def targets_of(view: View, given: Any) -> AnyArray:
     """Codes of labels (b,), -1 for those that no item has, or numbers (b,), or vectors (b, p)."""
     if isinstance(given, (str, bytes, Mapping, Set)) or not hasattr(given, "__iter__") or not hasattr(given, "__len__"):
         raise KindError(f"expected targets as a list with one for each query, got {type(given).__name__}.")
@@ -41,7 +42,7 @@ def _codes(labels: tuple[str, ...], given: Any) -> npt.NDArray[np.int64]:
     return found
 
 
-def _numbers(view: View, given: Any) -> npt.NDArray[np.float64]:
+def _numbers(view: View, given: Any) -> Floats:
     values, kind = array_of(given, "targets"), view.layout.kind
     wanted = () if kind.narrow else (view.layout.value_width,)
     if values.dtype.kind not in "fiub":
@@ -49,7 +50,7 @@ def _numbers(view: View, given: Any) -> npt.NDArray[np.float64]:
         raise KindError(f"expected targets that are {kind_of_one}, one for each query, got {one}.")
     if values.shape[1:] != wanted:
         raise ShapeError(f"expected targets of shape {('queries', *wanted)}, got {values.shape}.")
-    found: npt.NDArray[np.float64] = values.astype(np.float64)
+    found: Floats = values.astype(np.float64)
     if not (np.abs(found) <= LARGEST_NUMBER).all():
         raise NotFinite(f"expected targets within ±{LARGEST_NUMBER:g}, got others, or NaN. Leave such queries out.")
     return found

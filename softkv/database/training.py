@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.learned import PREFIX, Learned
 from softkv.asking.profile import Profile, Temperature
@@ -32,7 +31,7 @@ from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.metric import Metric
-from softkv.ndarrays import Matrix, Rows
+from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.progress import Stages
 from softkv.storage import Store
 
@@ -204,7 +203,7 @@ def _by_rule(view: View, compatibilities: Sequence[str], hold_out: float) -> Tun
     return Tuned(value, compatibility, None, wanted, "effective number", min(256, items), items, (curve,))
 
 
-def _rule(keys: Matrix, live: npt.NDArray[np.bool_], compatibility: str) -> float:
+def _rule(keys: Matrix, live: Flags, compatibility: str) -> float:
     """The temperature by rule of some of the items."""
     return typical_temperature(keys, live, compatibility) or compatibility_of(compatibility).lukewarm
 
@@ -270,16 +269,16 @@ def _require_learnable(view: View, items: int, *, least: float) -> None:
         )
 
 
-def _values(view: View, rows: Rows) -> npt.NDArray[Any]:
+def _values(view: View, rows: Rows) -> AnyArray:
     """What is to be predicted: codes of labels, or vectors, counted from their middle so that no digits are lost."""
     columns = _columns(view, rows)
     if view.layout.kind.coded:
         return columns
-    centred: npt.NDArray[Any] = (columns - columns.mean(0)).astype(np.float32)
+    centred: AnyArray = (columns - columns.mean(0)).astype(np.float32)
     return columns if view.layout.kind.scalar else centred
 
 
-def _columns(view: View, rows: Rows) -> npt.NDArray[Any]:
+def _columns(view: View, rows: Rows) -> AnyArray:
     """The codes of labels (n,), or float64 values (n, p)."""
     values = view.snapshot.values(rows)
     return values if view.layout.kind.coded else values.reshape(len(values), -1).astype(np.float64)

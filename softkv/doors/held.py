@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.learned import Learned
@@ -32,7 +31,7 @@ from softkv.learning.slopes import may_be_read_off, on_planes
 from softkv.learning.temperature import typical_temperature, unit_near
 from softkv.learning.tuning import curves_of_items
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.ndarrays import AnyArray
+from softkv.ndarrays import AnyArray, Flags
 from softkv.plain import soft_lookup
 
 REPEATED = 1 << 14  # most items to which integer weights are expanded
@@ -213,7 +212,7 @@ class InMemory:
         )
         return replace(answers, value=found.heights, spread=found.spreads)
 
-    def holds(self, queries: AnyArray) -> npt.NDArray[np.bool_]:
+    def holds(self, queries: AnyArray) -> Flags:
         """Which of (b, d) queries are the key of an item, as far as the coarser type of the two tells, (b,)."""
         coarse = min(queries.dtype, self.items.keys.dtype)
         with np.errstate(over="ignore"):
@@ -321,7 +320,7 @@ class OnDisk:
         assert isinstance(answers, Answers)
         return answers
 
-    def holds(self, queries: AnyArray) -> npt.NDArray[np.bool_]:
+    def holds(self, queries: AnyArray) -> Flags:
         """Which of (b, d) queries are the vector of an item, (b,)."""
         return equals(self.db()._view(), (), queries.astype(np.float32)) >= 0
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.doors.held import InMemory, OnDisk
@@ -22,7 +21,7 @@ from softkv.guard.calibrating import Promise, calibrate, distances
 from softkv.guard.guard import CHANGED, Guard
 from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
-from softkv.ndarrays import AnyArray
+from softkv.ndarrays import AnyArray, Flags
 
 FOR_WIDTHS = 4  # one in so many samples fits the widths of intervals, and does not calibrate
 
@@ -39,7 +38,7 @@ class Promising:
     def _asked(self, X: Any) -> Answers:
         raise NotImplementedError
 
-    def _fitted_on(self, X: Any) -> npt.NDArray[np.bool_]:
+    def _fitted_on(self, X: Any) -> Flags:
         raise NotImplementedError
 
     def _aims(self, answers: Answers, y: Any) -> AnyArray:

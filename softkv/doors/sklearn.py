@@ -20,7 +20,6 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.question import Compared
@@ -28,7 +27,7 @@ from softkv.database import SoftKV
 from softkv.doors.held import Choices, InMemory, Items, OnDisk, require_kind
 from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
-from softkv.ndarrays import AnyArray
+from softkv.ndarrays import AnyArray, Flags
 
 try:
     from sklearn.base import (
@@ -95,7 +94,7 @@ class _SoftKV(BaseEstimator):
         X = validate_data(self, X, reset=False, dtype=FLOATS)
         return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self._tolerance)
 
-    def _fitted_on(self, X: Any) -> npt.NDArray[np.bool_]:
+    def _fitted_on(self, X: Any) -> Flags:
         """Which of the samples were fitted, (n,)."""
         return self.held_.holds(validate_data(self, X, reset=False, dtype=FLOATS))
 

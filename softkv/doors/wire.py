@@ -16,13 +16,13 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.doors.shapes import fits, hints_of
 from softkv.errors import InputError
 from softkv.files import notation
 from softkv.files.record import Misfit
+from softkv.ndarrays import AnyArray
 
 MEDIA_TYPE = "application/x-softkv-npy"
 LONGEST_BODY = 16 << 20  # most bytes of a request
@@ -76,7 +76,7 @@ def packed(document: Any) -> bytes:
     >>> unpacked(body)
     {'query': array([0.5, 1. ]), 'k': None}
     """
-    arrays: list[npt.NDArray[Any]] = []
+    arrays: list[AnyArray] = []
     text = json.dumps(_told(document, arrays), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     body = io.BytesIO()
     body.write(text.encode("utf-8", "surrogatepass") + b"\n")
@@ -85,7 +85,7 @@ def packed(document: Any) -> bytes:
     return body.getvalue()
 
 
-def _told(value: Any, arrays: list[npt.NDArray[Any]]) -> Any:
+def _told(value: Any, arrays: list[AnyArray]) -> Any:
     """A value as JSON types; arrays are collected to be written after it."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
@@ -148,7 +148,7 @@ def _end_of_line(view: memoryview) -> int:
     return len(view)
 
 
-def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
+def _array(body: memoryview) -> tuple[AnyArray, memoryview]:
     """The .npy file at the start of some bytes, as an array that shares their memory, and the bytes after it."""
     version = bytes(body[:8])
     start = _VERSIONS.get(version, 8)
@@ -174,8 +174,8 @@ def _array(body: memoryview) -> tuple[npt.NDArray[Any], memoryview]:
 class _Making:
     """Decodes a line of JSON with the arrays after it."""
 
-    def __init__(self, arrays: list[npt.NDArray[Any]], classes: bool) -> None:
-        self._arrays: list[npt.NDArray[Any] | None] = [*arrays]
+    def __init__(self, arrays: list[AnyArray], classes: bool) -> None:
+        self._arrays: list[AnyArray | None] = [*arrays]
         self._classes = classes
 
     def made(self, told: Any, depth: int) -> Any:
@@ -193,7 +193,7 @@ class _Making:
             return self._of_class(told, depth)
         return {name: self.made(one, depth - 1) for name, one in told.items()}
 
-    def _named(self, place: Any) -> npt.NDArray[Any]:
+    def _named(self, place: Any) -> AnyArray:
         if type(place) is not int or not 0 <= place < len(self._arrays):
             raise InputError(f"expected the number of one of {len(self._arrays)} arrays, got {place!r:.60}.")
         # Each may occur once: lists that repeat one array would become matrices that are too large for memory.

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from softkv.embedders.fetching import fetch, library_for
 from softkv.embedders.static import CARD, FORMAT, SCALES, TOKENIZER, VECTORS, Static
 from softkv.errors import EmbedderError, KindError
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import AnyArray, Floats, Matrix
 from softkv.progress import Progress
 
 _ZIPF = 1e-4  # a token of this frequency keeps half of its length
@@ -125,26 +125,26 @@ def _all_outputs(
     return np.concatenate(rounds)
 
 
-def _leading(vectors: Matrix, width: int) -> npt.NDArray[np.float64]:
+def _leading(vectors: Matrix, width: int) -> Floats:
     """The principal components of the vectors; (t, e) -> (t, w)."""
     centred = vectors.astype(np.float64)
     centred -= centred.mean(axis=0)
     directions = np.linalg.eigh(centred.T @ centred).eigenvectors[:, ::-1][:, :width]
-    turned: npt.NDArray[np.float64] = centred @ directions
+    turned: Floats = centred @ directions
     # The sign of a component is arbitrary; it is fixed, so that every machine makes the same table.
     largest = np.abs(turned).argmax(axis=0)
     turned *= np.sign(turned[largest, np.arange(width)])
     return turned
 
 
-def _rarity(tokens: int) -> npt.NDArray[np.float64]:
+def _rarity(tokens: int) -> Floats:
     """How much of its length a token of each rank keeps: most of it if rare, little if common."""
     frequencies = 1.0 / np.arange(2, tokens + 2)
     frequencies /= frequencies.sum()
     return _ZIPF / (_ZIPF + frequencies)
 
 
-def _table(vectors: npt.NDArray[np.float64], tokens: list[int], rows: int) -> tuple[npt.NDArray[np.int8], Matrix]:
+def _table(vectors: Floats, tokens: list[int], rows: int) -> tuple[npt.NDArray[np.int8], Matrix]:
     """Vectors as int8 with one scale for each row; rows of other tokens are zero, and take no space when compressed."""
     scales = np.zeros(rows, dtype=np.float32)
     scales[tokens] = np.abs(vectors).max(axis=1) / _STEPS
@@ -153,7 +153,7 @@ def _table(vectors: npt.NDArray[np.float64], tokens: list[int], rows: int) -> tu
     return steps, scales
 
 
-def _write(target: Path, arrays: dict[str, npt.NDArray[Any]], tokenizer: str, card: dict[str, Any]) -> None:
+def _write(target: Path, arrays: dict[str, AnyArray], tokenizer: str, card: dict[str, Any]) -> None:
     with made_whole(target) as beside:
         for file, array in arrays.items():
             np.save(beside / file, array, allow_pickle=False)

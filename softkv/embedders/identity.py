@@ -15,12 +15,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.embedders.embedder import Embedder
 from softkv.embedders.vectors import PROBES, shown
 from softkv.errors import EmbedderMismatch, StoreDamaged, UnknownText
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import Floats, Matrix
 
 Sketch = tuple[float, ...] | None  # None: the embedder knows no word of this text
 
@@ -125,7 +124,7 @@ def _sketch(ask: Any) -> Sketch:
     return tuple(float(f"{number:.6g}") for number in numbers)
 
 
-def _signs(width: int) -> npt.NDArray[np.float64]:
+def _signs(width: int) -> Floats:
     """A fixed matrix of random signs, (width, 32); from a hash, because a generator may change with its library."""
     bits = np.frombuffer(hashlib.shake_256(b"softkv fingerprint").digest(width * _NUMBERS // 8), dtype=np.uint8)
     signs = 1.0 - 2.0 * np.unpackbits(bits).reshape(width, _NUMBERS).astype(np.float64)

@@ -15,14 +15,14 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.embedders.vectors import embedded, refuse_unknown
 from softkv.errors import EmbedderError
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import AnyArray, Matrix
 from softkv.progress import Progress
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _pieces(text: str) -> Iterator[str]:
     yield text[start:] if start else text
 
 
-def _mapped(path: Path) -> npt.NDArray[Any]:
+def _mapped(path: Path) -> AnyArray:
     return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
 
 
@@ -141,7 +141,7 @@ def _check_card(folder: Path) -> None:
         )
 
 
-def _check_table(folder: Path, vectors: npt.NDArray[Any], scales: npt.NDArray[Any], tokens: int) -> None:
+def _check_table(folder: Path, vectors: AnyArray, scales: AnyArray, tokens: int) -> None:
     fits = vectors.ndim == 2 and scales.shape == vectors.shape[:1] and len(vectors) >= tokens and vectors.shape[1] > 0
     if not fits or vectors.dtype != np.int8 or scales.dtype != np.float32:
         raise EmbedderError(

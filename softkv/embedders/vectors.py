@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import KindError, NotFinite, ShapeError, UnknownText
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import AnyArray, Flags, Matrix
 from softkv.progress import Progress
 
 # Texts by which the behaviour of an embedder is tested: of several lengths, in words that any model knows.
@@ -59,7 +58,7 @@ def known_vectors(given: Any, texts: Sequence[str], *, name: str, width: int, fi
     return vectors
 
 
-def refuse_unknown(texts: Sequence[str], known: npt.NDArray[np.bool_], name: str, *, first: int = 0) -> None:
+def refuse_unknown(texts: Sequence[str], known: Flags, name: str, *, first: int = 0) -> None:
     """Raise for the first text that is not known; `first` is the position of texts[0] among all texts."""
     if known.all():
         return
@@ -105,7 +104,7 @@ def shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
-def _matrix(given: Any, name: str) -> npt.NDArray[Any]:
+def _matrix(given: Any, name: str) -> AnyArray:
     if hasattr(given, "toarray"):  # a sparse matrix, as the vectorizers of scikit-learn give it
         given = given.toarray()
     try:

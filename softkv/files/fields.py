@@ -12,12 +12,12 @@ from operator import contains
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.files import limits
 from softkv.files.notation import MISSING, kind_of, parsed, written
 from softkv.files.record import Columns, Misfit, Record, Refusals, shown
 from softkv.kinds import ValueKind
+from softkv.ndarrays import Floats
 
 Column = Any  # a sequence with an entry per record, or a matrix with a row per record
 Convert = Mapping[tuple[str, str], Callable[[Any], Column]]  # by role and name: cells of a table into fields
@@ -107,7 +107,7 @@ class Vectors:
     def __init__(self, what: str) -> None:
         self._what, self._width = what, 0
 
-    def __call__(self, cells: Column) -> list[npt.NDArray[np.float64]]:
+    def __call__(self, cells: Column) -> list[Floats]:
         """Lists of numbers, or single ones, as vectors."""
         matrix = self._matrix(cells)
         width = matrix.shape[1]
@@ -120,7 +120,7 @@ class Vectors:
         self._width = width
         return list(matrix)
 
-    def _matrix(self, cells: Column) -> npt.NDArray[np.float64]:
+    def _matrix(self, cells: Column) -> Floats:
         if isinstance(cells, np.ndarray):
             return cells.astype(np.float64, copy=False)
         rows = [[one] if type(one) in NUMBERS else one for one in cells]

@@ -8,15 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from softkv.errors import BadRecord
+from softkv.ndarrays import Floats
 
 QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr shows it
 LINES, ROWS = "{}:{}", "{}: row {}"  # how places are shown: lines of a text, rows of a table
 
-Vector = list[float] | npt.NDArray[np.float64]
+Vector = list[float] | Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import InputError
 from softkv.guard.conformal import Ranked, fewest_points, heavier
 from softkv.guard.control import Risk, fewest_trials, laxest, most_events, p_value
 from softkv.guard.guard import Guard, Seen, checked_share, hair
 from softkv.guard.widths import WidthRule
-from softkv.ndarrays import Flags, Floats
+from softkv.ndarrays import AnyArray, Flags, Floats
 
 FOR_GRID, STEPS = 5, 100  # one in FOR_GRID points chooses STEPS thresholds
 SOME = 0.25  # share of the queries: thresholds at which fewer are known are not tested, since so few prove nothing
@@ -35,7 +34,7 @@ class Beside(NamedTuple):
     """The answers of all other items to the points, where these are items themselves."""
 
     seen: Seen
-    aims: npt.NDArray[Any] | None
+    aims: AnyArray | None
     items: int
 
 
@@ -81,7 +80,7 @@ class Promise(NamedTuple):
 
 def calibrate(
     seen: Seen,
-    aims: npt.NDArray[Any] | None,
+    aims: AnyArray | None,
     strangers: Seen | None,
     promise: Promise,
     *,
@@ -122,14 +121,14 @@ def calibrate(
     return replace(guard, evidence=Ranked.of(ranked), threshold=threshold, scores=kept, found=found)
 
 
-def distances(values: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> Floats:
+def distances(values: AnyArray, wanted: AnyArray) -> Floats:
     """The distance between each value and the wanted one, (b,) or (b, p) -> (b,)."""
     apart = (values.astype(np.float64) - wanted).reshape(len(values), -1)
     found: Floats = np.linalg.norm(apart, axis=1)
     return found
 
 
-def _scores(seen: Seen, aims: npt.NDArray[Any], widths: WidthRule | None, items: int) -> Floats:
+def _scores(seen: Seen, aims: AnyArray, widths: WidthRule | None, items: int) -> Floats:
     """The scores of the right answers: `heavier` for labels, otherwise distances divided by widths."""
     if widths is None:
         return heavier(seen.value, aims)
@@ -138,10 +137,10 @@ def _scores(seen: Seen, aims: npt.NDArray[Any], widths: WidthRule | None, items:
 
 def _threshold(
     promise: Promise,
-    evidence: npt.NDArray[np.float64],
-    wrong: npt.NDArray[np.bool_] | None,
-    others: npt.NDArray[np.float64] | None,
-    again: npt.NDArray[np.float64] | None,
+    evidence: Floats,
+    wrong: Flags | None,
+    others: Floats | None,
+    again: Floats | None,
 ) -> float | None:
     """The lowest evidence threshold that keeps the promise, None if there is none.
 
@@ -238,7 +237,7 @@ def _why(promise: Promise, evidence: Floats, wrong: Flags | None, others: Floats
     return f"Where wrong_at_most is just kept, {known:.1%} of strangers are known, so the two conflict."
 
 
-def _choosing(count: int) -> npt.NDArray[np.bool_]:
+def _choosing(count: int) -> Flags:
     """Which of `count` points choose thresholds; the others test them."""
-    found: npt.NDArray[np.bool_] = np.random.default_rng(0).permutation(count) % FOR_GRID == 0
+    found: Flags = np.random.default_rng(0).permutation(count) % FOR_GRID == 0
     return found

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.ndarrays import Codes, Reals
+from softkv.ndarrays import Codes, Flags, Floats, Reals
 
 KEPT, ENDS = 400, 50  # of more than KEPT scores these are kept: the first and last ENDS, and evenly spaced ones between
 ROUNDED = 2.0**-23  # relative rounding of sums, and of scores that are kept as float32
@@ -53,7 +53,7 @@ class Ranked:
         """The largest share whose quantile is finite; 0 where none is."""
         return float(np.max(_ranks(self.count)[np.isfinite(self.values)], initial=0)) / (self.count + 1)
 
-    def p_values(self, seen: Reals) -> npt.NDArray[np.float64]:
+    def p_values(self, seen: Reals) -> Floats:
         """The p-values of scores, (b,): (1 + #{scores <= seen}) / (n + 1), small for a low score.
 
         For a score that is exchangeable with the ranked ones, P(p-value <= p) <= p.
@@ -106,7 +106,7 @@ def fewest_points(share: float) -> int:
     return math.ceil(round(share / (1.0 - share), 9))
 
 
-def heavier(shares: Reals, right: Codes) -> npt.NDArray[np.float64]:
+def heavier(shares: Reals, right: Codes) -> Floats:
     """The mass of the labels heavier than the right one, (b, c), (b,) -> (b,).
 
     Infinite where the right label is -1, that is where no item has it. This is the score of adaptive prediction sets
@@ -117,7 +117,7 @@ def heavier(shares: Reals, right: Codes) -> npt.NDArray[np.float64]:
     return np.where(right >= 0, found, np.inf)
 
 
-def within(shares: Reals, most: float, error: Any = 0.0) -> npt.NDArray[np.bool_]:
+def within(shares: Reals, most: float, error: Any = 0.0) -> Flags:
     """The labels whose score `heavier` may be `most` or less, (b, c); with `most` >= 0 the heaviest is one of them.
 
     The vector of shares may be off by a distance of `error`, (b,); NaN where that is unknown. The difference of two

@@ -19,13 +19,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import InputError, KindError
 from softkv.guard.conformal import Ranked, within
 from softkv.guard.widths import WidthRule
 from softkv.kinds import ValueKind
-from softkv.ndarrays import AnyArray, Floats
+from softkv.ndarrays import AnyArray, Flags, Floats
 
 SURE, NONE = 4.0, 1e-7  # factor of the logit of the largest share in evidence; shares are clipped to NONE .. 1 - NONE
 CHANGED = 0.1  # share of the items that may change before the guard no longer applies
@@ -46,7 +45,7 @@ class Seen(NamedTuple):
     spread_error: Any = 0.0  # (b,); 0 where exact, and where unknown
     effective_error: Any = 0.0  # (b,); 0 where exact, and where unknown
 
-    def taken(self, some: npt.NDArray[np.bool_]) -> "Seen":
+    def taken(self, some: Flags) -> "Seen":
         """The parts for some of the queries."""
         found: dict[str, Any] = {name: one[some] if np.ndim(one) else one for name, one in self._asdict().items()}
         return Seen(**found)
@@ -102,7 +101,7 @@ class Guard:
         found[unsure] = None
         return found
 
-    def labels_within(self, seen: Seen, share: float) -> npt.NDArray[np.bool_]:
+    def labels_within(self, seen: Seen, share: float) -> Flags:
         """Which labels belong to the set that contains the right one with this probability, (b, c).
 
         For an estimate the set contains at least the labels of the exact answer's set.

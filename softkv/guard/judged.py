@@ -10,17 +10,17 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import InputError, KindError
 from softkv.guard.guard import Guard, Seen
+from softkv.ndarrays import AnyArray
 
 LEVEL = 0.9  # default probability of sets and intervals
 # The types of results, for one answer or for many: a truth, a number, labels, and the bounds of an interval.
 KnownT = TypeVar("KnownT")
 NumberT = TypeVar("NumberT")
 LabelsT = TypeVar("LabelsT", bound=Sequence[Any])
-BoundsT = TypeVar("BoundsT", bound="Sequence[float] | npt.NDArray[Any]")
+BoundsT = TypeVar("BoundsT", bound="Sequence[float] | AnyArray")
 NOT_GUARDED = "the store has no guard. Make one with `guard`."
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.ndarrays import Reals
+from softkv.ndarrays import Floats, Reals
 
 RIDGE = 5.0  # penalty of a coefficient, for features with a standard deviation of 1
 VARYING = 0.1  # smallest deviation of a logarithmic feature: less tells little, and for equal items it is noise
@@ -56,7 +55,7 @@ class WidthRule:
         *,
         items: int,
         off: tuple[Any, Any, Any] = (0.0, 0.0, 0.0),
-    ) -> npt.NDArray[np.float64]:
+    ) -> Floats:
         """The widths of answers of so many items, (b,); with errors (`off`) of the three arrays, the largest possible.
 
         Each feature depends on one of the three arrays and rises with it, so a width is largest at one of the ends.
@@ -67,13 +66,11 @@ class WidthRule:
             told = _features(spreads, log_mass + sign * off[1], effective + sign * off[2], items, self.least)
             rows = (told - self.middles) / self.deviations
             ends.append(np.clip(rows, -FARTHEST, FARTHEST) * self.factors)
-        found: npt.NDArray[np.float64] = np.exp(np.maximum(*ends).sum(1))
+        found: Floats = np.exp(np.maximum(*ends).sum(1))
         return found
 
 
-def _features(
-    spread: Reals | None, log_mass: Reals, effective: Reals, items: int, least: float
-) -> npt.NDArray[np.float64]:
+def _features(spread: Reals | None, log_mass: Reals, effective: Reals, items: int, least: float) -> Floats:
     """The features of widths, (b, f); masses and effective numbers are per item, so as not to grow with the items."""
     # An effective number is at least 1 and a spread at least 0; less an error they may fall below that.
     columns = [np.asarray(log_mass, np.float64), np.log(np.maximum(np.asarray(effective, np.float64), 1.0))]

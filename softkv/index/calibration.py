@@ -21,11 +21,10 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.index.opening import LEVELS
 from softkv.maths.quantiles import at_most
-from softkv.ndarrays import Counts, Reals
+from softkv.ndarrays import Counts, Flags, Reals
 
 MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # shares of the tolerance that plans aim at, in turn
 ROOM = 0.9  # the share of the tolerance a plan may use; the rest is for queries a little unlike those that measure it
@@ -212,7 +211,7 @@ def quantile_of(x: Reals, share: float) -> Reals:
     return found
 
 
-def _first(fine: npt.NDArray[np.bool_]) -> Counts:
+def _first(fine: Flags) -> Counts:
     """The first fine level, or the one after the last; doubts fall from level to level, so all later ones are fine."""
     first: Counts = np.where(fine.any(-1), fine.argmax(-1), fine.shape[-1])
     return first

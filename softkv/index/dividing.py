@@ -10,11 +10,10 @@ Shapes: n rows, l lists.
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.index.building import ITERATIONS, SAMPLED, list_count
 from softkv.index.engine import assigned, clusters
-from softkv.ndarrays import Counts, Reals
+from softkv.ndarrays import Counts, Flags, Reals
 from softkv.progress import Stages
 
 GROWN = 2  # a list is divided if it has so many times as many rows as it was made of, and as the average list has
@@ -22,7 +21,7 @@ EMPTIED = 4  # its rows join others if it has at most one in so many of either
 STAGE = "refining lists"
 
 
-def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
+def emptied(owners: Counts, made_of: Counts) -> Flags:
     """The lists, (l,), which have so few rows left that these should join other lists.
 
     `owners`, (n,), are the lists that the rows are in, -1 for none; `made_of`, (l,), how many rows these lists had.
@@ -31,7 +30,7 @@ def emptied(owners: Counts, made_of: Counts) -> npt.NDArray[np.bool_]:
     return EMPTIED * sizes <= np.minimum(made_of, average)
 
 
-def doubled(sizes: Reals | Counts, made_of: Counts, rows: int) -> npt.NDArray[np.bool_]:
+def doubled(sizes: Reals | Counts, made_of: Counts, rows: int) -> Flags:
     """The lists, (l,), to divide, by their sizes, by how many rows they were made of, and by the rows of the store."""
     return sizes > GROWN * np.maximum(made_of, rows / list_count(rows))
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.ndarrays import AnyArray
 
 MAGIC = b"softkv index\n"
 FORMAT = 3  # 1 knew of no rows that join lists, 2 held the share of each label in each list
@@ -20,10 +20,10 @@ ALIGNED = 64
 LONGEST_HEADER = 1 << 24
 TYPES = ("float32", "float64", "int32", "int64")
 
-Arrays = dict[str, npt.NDArray[Any]]
+Arrays = dict[str, AnyArray]
 
 
-def encoded(facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Iterator[bytes | memoryview]:
+def encoded(facts: Mapping[str, Any], arrays: Mapping[str, AnyArray]) -> Iterator[bytes | memoryview]:
     """The pieces of a file with these facts (JSON) and arrays."""
     table = {name: [array.dtype.name, list(array.shape)] for name, array in arrays.items()}
     header = json.dumps({"facts": facts, "arrays": table}, separators=(",", ":")).encode()

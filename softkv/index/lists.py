@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration, quantile_of
@@ -25,7 +24,7 @@ from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_rows
 from softkv.maths.shares import Shares
-from softkv.ndarrays import Counts, Reals
+from softkv.ndarrays import AnyArray, Counts, Reals
 
 OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows
 FAR = 1.15  # how far a late row may be from the mean of its list, in radii of the list
@@ -211,7 +210,7 @@ class ListIndex:
         return None
 
 
-def statistics_encoded(lists: Lists, prefix: str = "") -> dict[str, npt.NDArray[Any]]:
+def statistics_encoded(lists: Lists, prefix: str = "") -> dict[str, AnyArray]:
     """Statistics as arrays whose names begin like this."""
     arrays = {f"{prefix}{one.name}": getattr(lists, one.name) for one in fields(Lists)}
     if isinstance(lists.values, Shares):
@@ -220,7 +219,7 @@ def statistics_encoded(lists: Lists, prefix: str = "") -> dict[str, npt.NDArray[
     return arrays
 
 
-def statistics_decoded(arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> Lists:
+def statistics_decoded(arrays: Mapping[str, AnyArray], prefix: str = "") -> Lists:
     """The statistics in arrays, which may be anything (`problem_of_statistics`)."""
     values = arrays[name] if (name := f"{prefix}values") in arrays else Shares.decoded(name, arrays)
     others = {one.name: arrays[f"{prefix}{one.name}"] for one in fields(Lists) if one.name != "values"}

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
@@ -20,7 +19,7 @@ from softkv.index.opening import FIRST, closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Run, Score, read
-from softkv.ndarrays import Floats, Reals, Rows
+from softkv.ndarrays import Flags, Floats, Reals, Rows
 
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
@@ -45,7 +44,7 @@ class Readable:
     values: Values
     some_values: Callable[[Rows], Values]  # of some rows, gathered
     verify: Callable[[Sequence[Run]], None]  # called before rows are read
-    live: npt.NDArray[np.bool_] | None  # None when all rows are
+    live: Flags | None  # None when all rows are
     rows: int
     scale: float  # the value scale
 
@@ -58,7 +57,7 @@ class Estimate:
     blend: Blend  # of all rows
     error: Floats  # (b,)
     log_mass_error: Floats  # (b,)
-    sure: npt.NDArray[np.bool_]  # (b,)
+    sure: Flags  # (b,)
     effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
     spread_error: Floats | None = None  # (b,), of the spread, where it is known
     tried: Rows | None = None  # (b,), how many more rows were compared, to find out how many to read

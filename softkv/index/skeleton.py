@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from softkv.ndarrays import AnyArray
 
 SMALLEST = 1 << 29  # bytes that a vector may have, however small the file
 INSIDE = ("index", "quantizer", "storage", "hnsw", "pq", "sq", "rabitq")
@@ -176,11 +177,11 @@ def _of_tables(name: str, here: Any, there: Any) -> str | None:
     return None
 
 
-def _within(numbers: npt.NDArray[Any], least: int, beyond: int) -> bool:
+def _within(numbers: AnyArray, least: int, beyond: int) -> bool:
     return not len(numbers) or bool(numbers.min() >= least and numbers.max() < beyond)
 
 
-def _numbers(faiss: ModuleType, vector: Any) -> npt.NDArray[Any]:
+def _numbers(faiss: ModuleType, vector: Any) -> AnyArray:
     """A view of a vector of FAISS, of whatever make."""
     size = vector.size()
     return faiss.rev_swig_ptr(vector.data(), size) if size else np.empty(0, np.int64)

@@ -11,7 +11,6 @@ Shapes: b queries, l lists, r rows that are drawn.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, likeliest
@@ -35,7 +34,7 @@ LOWEST = -1e6  # the lowest logit that is used: those below weigh nothing
 class Population:
     """The rows of each list that may be drawn: those that lie in it, and those behind the lists that joined it."""
 
-    def __init__(self, index: ListIndex, live: npt.NDArray[np.bool_] | None) -> None:
+    def __init__(self, index: ListIndex, live: Flags | None) -> None:
         members, starts = index.members
         self._body: Rows | None = None
         self._firsts = index.offsets

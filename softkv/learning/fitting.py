@@ -14,17 +14,15 @@ Shapes: n items, d key width, r rank, p value width, b items asked at a time.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import InputError
 from softkv.learning.gradients import by_labels, by_slopes, by_values, gradient, weights_of
 from softkv.learning.temperature import typical_temperature
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
-from softkv.ndarrays import Reals, Rows
+from softkv.ndarrays import AnyArray, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 
 ASKED = 256  # items that ask in a step
@@ -47,7 +45,7 @@ class Examples:
     """Vectors with their values: the codes of labels (n,), or numbers (n, p)."""
 
     vectors: Reals  # (n, d)
-    values: npt.NDArray[Any]
+    values: AnyArray
 
     @property
     def labels(self) -> bool:
@@ -167,7 +165,7 @@ class _Fitting:
         wide: Reals = vectors.astype(np.float64)
         return wide / np.linalg.norm(wide, axis=1, keepdims=True) if self.directions else wide
 
-    def _scaled(self, some: Examples) -> tuple[Reals, npt.NDArray[Any]]:
+    def _scaled(self, some: Examples) -> tuple[Reals, AnyArray]:
         features = ((self._kept(some.vectors) - self.centre) / self.units).astype(np.float32)
         return features, some.values if self.labels else ((some.values - self.middle) / self.unit).astype(np.float32)
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.learning.slopes import Plane
-from softkv.ndarrays import Reals
+from softkv.ndarrays import Flags, Reals
 
 TINY = 1e-30  # the least probability: smaller ones count as this
 
@@ -36,7 +36,7 @@ def weights_of(asked: Reals, answering: Reals, own: npt.NDArray[np.int64]) -> Re
     return logits
 
 
-def by_labels(weights: Reals, same: npt.NDArray[np.bool_]) -> tuple[float, Reals]:
+def by_labels(weights: Reals, same: Flags) -> tuple[float, Reals]:
     """The loss and its pulls (b, n), where `same` (b, n) says which items have the right label."""
     right = weights * same
     likely = np.maximum(right.sum(1, keepdims=True), TINY)

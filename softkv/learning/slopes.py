@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.distances import Scorer
 from softkv.maths.farfield import unpacked
-from softkv.ndarrays import Reals
+from softkv.ndarrays import Flags, Reals
 
 BLOCK = 1 << 12  # rows that are weighted at a time
 TOGETHER = 256  # queries at a time
@@ -124,7 +123,7 @@ def on_planes(
     features: Callable[[Reals], Reals],
     ridge: float,
     shares: Reals | None = None,
-    allowed: npt.NDArray[np.bool_] | None = None,
+    allowed: Flags | None = None,
 ) -> Reading:
     """The reading of each query on the plane through all rows that it sees.
 
@@ -150,7 +149,7 @@ def _through_all(
     features: Callable[[Reals], Reals],
     ridge: float,
     shares: Reals | None,
-    seen: npt.NDArray[np.bool_] | None,
+    seen: Flags | None,
 ) -> tuple[Plane, Reals]:
     """The planes, and the variances of the numbers around their means, (b,)."""
     # Subtle: a plane divides by the spread of the features. If weights did not quite add up to 1, the difference, times

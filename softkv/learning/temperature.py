@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.ndarrays import Floats, Matrix
+from softkv.ndarrays import Flags, Floats, Matrix, Reals
 
 ASKED, FEWEST_ASKED = 256, 64  # items that are left out and asked; fewer in large stores, but at least FEWEST_ASKED
 SCORED = 1 << 24  # most pairs that are compared, unless FEWEST_ASKED items need more
@@ -36,7 +36,7 @@ ORDINARY, FARTHEST = 30, 500  # exponents of two whose squares are safe in float
 
 def typical_temperature(
     keys: Matrix,
-    live: npt.NDArray[np.bool_],
+    live: Flags,
     compatibility: str | Compatibility,
     *,
     seed: int = 0,
@@ -61,7 +61,7 @@ def typical_temperature(
     compared = compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
 
-    def scores() -> Iterator[tuple[Floats, npt.NDArray[np.bool_]]]:
+    def scores() -> Iterator[tuple[Floats, Flags]]:
         """Blocks of scores (b, n) of the live rows, divided by the unit, and which of them are not the item's own."""
         scorer = compared.ask(keys[chosen], 1.0 / unit)
         for start, alive, block in _blocks(keys, live):
@@ -111,12 +111,12 @@ def _drawn(
     return found * np.uint64(0x9E3779B97F4A7C15)
 
 
-def unit_of_scores(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:
+def unit_of_scores(keys: Matrix, live: Flags | None, compared: Compatibility) -> float:
     """A power of two by which scores are divided to stay within float32; 1 if they do so anyway."""
     return unit_near(size_of(keys, live, compared)) ** compared.degree if compared.degree else 1.0
 
 
-def size_of(keys: Matrix, live: npt.NDArray[np.bool_] | None, compared: Compatibility) -> float:
+def size_of(keys: Matrix, live: Flags | None, compared: Compatibility) -> float:
     """The size of the keys that determines that of scores: their extent for distances, else their largest number."""
     low, high = np.full(keys.shape[1], np.inf), np.full(keys.shape[1], -np.inf)
     for _, _, block in _blocks(keys, live):
@@ -130,9 +130,7 @@ def unit_near(size: float) -> float:
     return 1.0 if size == 0 or abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
 
 
-def _gaps(
-    blocks: Callable[[], Iterator[tuple[Floats, npt.NDArray[np.bool_]]]], asked: int, width: int
-) -> tuple[Floats, Floats] | None:
+def _gaps(blocks: Callable[[], Iterator[tuple[Floats, Flags]]], asked: int, width: int) -> tuple[Floats, Floats] | None:
     """A histogram of the gaps below the best score: their sizes (BINS,), and counts for each item asked (b, BINS)."""
     best, worst = np.full(asked, -np.inf), np.full(asked, np.inf)
     for scores, others in blocks():
@@ -155,9 +153,7 @@ def _gaps(
     return sizes, counts.reshape(asked, BINS)
 
 
-def _blocks(
-    keys: Matrix, live: npt.NDArray[np.bool_] | None
-) -> Iterator[tuple[int, npt.NDArray[np.int64], npt.NDArray[np.floating]]]:
+def _blocks(keys: Matrix, live: Flags | None) -> Iterator[tuple[int, npt.NDArray[np.int64], Reals]]:
     """For each block with live rows: its first row, the places of live rows in it, and their keys."""
     for start in range(0, len(keys), BLOCK):
         block = keys[start : start + BLOCK]

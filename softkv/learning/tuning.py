@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.learning.leaving import Losses, Scores, left_out
 from softkv.learning.temperature import SCORED, asked_of, unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.ndarrays import Floats, Rows
+from softkv.ndarrays import Flags, Floats, Reals, Rows
 from softkv.portrait import Share, as_table
 from softkv.progress import Progress
 
@@ -120,7 +119,7 @@ def curves_of_items(
     compatibility: str | Compatibility,
     first: float,
     asked: Rows | None = None,
-    live: npt.NDArray[np.bool_] | None = None,
+    live: Flags | None = None,
     shares: Floats | None = None,
     ks: Sequence[int] = (),
     told: Progress | None = None,
@@ -142,7 +141,7 @@ def curves_of_items(
 
 def lowest_log_mass(
     keys: Any,
-    live: npt.NDArray[np.bool_],
+    live: Flags,
     compatibility: str | Compatibility,
     temperature: float,
     *,
@@ -168,9 +167,9 @@ def _finite(x: float) -> float | None:
     return x if np.isfinite(x) else None
 
 
-def _scores(keys: Any, live: npt.NDArray[np.bool_] | None, compared: Compatibility, unit: float) -> Scores:
-    def scores(some: Rows, start: int, stop: int) -> npt.NDArray[np.floating]:
-        block: npt.NDArray[np.floating] = np.array(compared.ask(keys[some], 1.0 / unit)(keys[start:stop], start))
+def _scores(keys: Any, live: Flags | None, compared: Compatibility, unit: float) -> Scores:
+    def scores(some: Rows, start: int, stop: int) -> Reals:
+        block: Reals = np.array(compared.ask(keys[some], 1.0 / unit)(keys[start:stop], start))
         if live is not None:
             block[:, ~live[start:stop]] = -np.inf
         return block

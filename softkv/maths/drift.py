@@ -15,15 +15,13 @@ Shapes: n rows, t lists that changed, l lists, d key width, r leading axes, p va
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.farfield import Lists, packed
 from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
-from softkv.ndarrays import Counts, Floats, Reals
+from softkv.ndarrays import AnyArray, Counts, Floats, Reals
 
 BLOCK = 1 << 10  # rows that are processed together: their products stay in the cache
 TOGETHER = 1 << 8  # lists that are processed together: their statistics stay in the cache as well
@@ -47,7 +45,7 @@ class Drift:
     tallies: Reals  # (m,), how many
 
     @classmethod
-    def of(cls, lists: Lists, owners: Counts, keys: Reals, values: npt.NDArray[Any], *, sign: float = 1.0) -> "Drift":
+    def of(cls, lists: Lists, owners: Counts, keys: Reals, values: AnyArray, *, sign: float = 1.0) -> "Drift":
         """The sums over some rows that come to the lists `owners`, or with `sign` -1 leave them.
 
         Values are vectors, (n, p), or codes of labels, (n,).
@@ -175,7 +173,7 @@ def _added(count: int, places: Sequence[Counts], parts: Sequence[Reals]) -> Real
     return found
 
 
-def _tallied(holders: Counts, codes: Counts, tallies: Reals) -> dict[str, npt.NDArray[Any]]:
+def _tallied(holders: Counts, codes: Counts, tallies: Reals) -> dict[str, AnyArray]:
     """The labels whose rows were added or removed, each once per list."""
     order = np.lexsort((codes, holders))
     holders, codes = holders[order], codes[order]
@@ -186,7 +184,7 @@ def _tallied(holders: Counts, codes: Counts, tallies: Reals) -> dict[str, npt.ND
     return dict(zip(_LABELS, (holders[firsts][there], codes[firsts][there], sums[there]), strict=True))
 
 
-def apart(lists: Lists, owners: Counts, values: npt.NDArray[Any]) -> Floats:
+def apart(lists: Lists, owners: Counts, values: AnyArray) -> Floats:
     """How far the values of some rows, or their labels, are from the means of lists, (n,)."""
     if isinstance(lists.values, Shares):
         return np.sqrt(lists.values.apart(owners, values.astype(np.int64)))
@@ -211,7 +209,7 @@ def problem_of_drift(drift: Drift, lists: Lists, labels: int = 0) -> str | None:
     return None
 
 
-def _sums(lists: Lists, size: float, owners: Counts, keys: Reals, values: npt.NDArray[Any], sign: float) -> Drift:
+def _sums(lists: Lists, size: float, owners: Counts, keys: Reals, values: AnyArray, sign: float) -> Drift:
     """The sums over rows in the order of their lists; values are counted in units of this size."""
     numbers, firsts, places = np.unique(owners, return_index=True, return_inverse=True)
     # In float32, as keys are: what is lost far from zero is no more than keys themselves have lost.

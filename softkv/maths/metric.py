@@ -16,13 +16,12 @@ Shapes: b queries, n keys, d key width, r rank of the metric.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.arrays import sharpened
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.distances import Scorer
 from softkv.maths.library import Sharpness
-from softkv.ndarrays import Matrix, Vector
+from softkv.ndarrays import Floats, Matrix, Vector
 
 BLOCK = 1 << 13  # keys that are projected at once
 
@@ -61,7 +60,7 @@ class Metric:
         projected = self.projected(queries)
         return projected @ self.factors, np.float32(-0.5) * np.einsum("ij,ij->i", projected, projected)
 
-    def terms(self, queries: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    def terms(self, queries: Matrix) -> tuple[Floats, Floats]:
         """The squares of what is added up for queries: for each number of Mq, (b, d), and for each of Lq, (b, r)."""
         factors = self.factors.astype(np.float64) ** 2
         projected = self._moved(queries).astype(np.float64) ** 2 @ factors.T

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.blending import Blend, Labels, Numbers, Values
 from softkv.maths.summing import RUN
 from softkv.maths.weighting import FLOOR, Weights
-from softkv.ndarrays import Floats, Reals, Rows
+from softkv.ndarrays import Flags, Floats, Reals, Rows
 
 # The logits of some queries (their numbers) with rows start .. stop - 1, written into the last argument, (m, n).
 Score = Callable[[Rows, int, int, Reals], None]
@@ -44,9 +43,7 @@ class Near:
     scored: Rows  # (b,), how many rows that are live
 
 
-def read(
-    score: Score, values: Values, runs: Sequence[Run], live: npt.NDArray[np.bool_] | None, *, count: int, show: int
-) -> Near:
+def read(score: Score, values: Values, runs: Sequence[Run], live: Flags | None, *, count: int, show: int) -> Near:
     """Score the runs for `count` queries; `live` says which rows of the arena count, or None when all do."""
     flat = _Flat(runs, count)
     for run, block in zip(runs, flat.blocks(), strict=True):
@@ -72,7 +69,7 @@ class _Flat:
         self.firsts = np.repeat(np.array([run.start for run in runs], np.int64), asked)  # (s,)
         self.logits = np.empty(int(self.offsets[-1]), np.float32)
 
-    def leave_out(self, live: npt.NDArray[np.bool_]) -> None:
+    def leave_out(self, live: Flags) -> None:
         """Take away the logits of rows that are not live."""
         if self.count == 1:  # runs are many, and short
             alive = np.concatenate([live[run.start : run.stop] for run in self.runs]) if self.runs else live[:0]

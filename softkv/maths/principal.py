@@ -8,9 +8,8 @@ Shapes: n vectors, d width.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.ndarrays import Floats
+from softkv.ndarrays import Floats, Reals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +22,7 @@ class PrincipalPlane:
     share: float  # of the variance, which the plane shows
 
     @classmethod
-    def of(cls, vectors: npt.NDArray[np.floating]) -> "PrincipalPlane":
+    def of(cls, vectors: Reals) -> "PrincipalPlane":
         """The plane of these vectors, (n, d); the directions point to where their largest part is above zero.
 
         >>> plane = PrincipalPlane.of(np.array([[0.0, 0.0, 0.0], [2.0, 2.0, 0.0], [4.0, 4.0, 0.0]]))
@@ -45,7 +44,7 @@ class PrincipalPlane:
         total = float(variances.clip(0).sum())
         return cls(unit, middle, axes, float(variances.clip(0)[-2:].sum()) / total if total else 1.0)
 
-    def placed(self, vectors: npt.NDArray[np.floating]) -> Floats:
+    def placed(self, vectors: Reals) -> Floats:
         """Where vectors lie on the plane, (n, d) -> (n, 2), as if each were moved straight down to it."""
         found: Floats = (vectors.astype(np.float64) / self.unit - self.middle) @ self.axes.T
         return found

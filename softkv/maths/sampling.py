@@ -25,15 +25,13 @@ Shapes: b queries, r rows that were read, p value width.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.columns import Columns, Pairs
 from softkv.maths.quantiles import quantile
 from softkv.maths.strata import Draw
-from softkv.ndarrays import Floats
+from softkv.ndarrays import AnyArray, Floats
 
 MOSTLY = 0.5  # the sum of squared shares of groups from which on a few of them are most of the variance
 TINY = np.finfo(np.float64).tiny
@@ -97,7 +95,7 @@ class Elsewhere:
         """The estimates where there are no rows elsewhere."""
         return cls(np.full(queries, -np.inf), np.zeros((queries, 1)), np.ones(queries))
 
-    def of(self, queries: npt.NDArray[Any]) -> "Elsewhere":
+    def of(self, queries: AnyArray) -> "Elsewhere":
         """The estimates for some of the queries."""
         return Elsewhere(self.log_mass[queries], self.value[queries], self.share[queries])
 

@@ -13,12 +13,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from softkv.ndarrays import Codes, Counts, Floats, Reals
+from softkv.ndarrays import AnyArray, Codes, Counts, Floats, Reals
 
 SLOPED = 1024  # labels that have a slope; the others have too few rows each to estimate one
 FULL = 8  # up to this many shares for each nonzero one, they are multiplied as a dense matrix
@@ -175,13 +174,13 @@ class Shares:
         squares = np.bincount(places // after.labels, apart * apart, self.shape[0]).astype(np.float64)
         return Turned(squares[lists], after._sloping(lists, slope) - before._sloping(lists, slope))
 
-    def encoded(self, name: str) -> dict[str, npt.NDArray[Any]]:
+    def encoded(self, name: str) -> dict[str, AnyArray]:
         """The shares as arrays whose names begin like this."""
         arrays = self.starts, self.codes, self.tallies, self.sloped, np.array([self.labels])
         return {f"{name}.{part}": x for part, x in zip(PARTS, arrays, strict=True)}
 
     @classmethod
-    def decoded(cls, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> "Shares":
+    def decoded(cls, name: str, arrays: Mapping[str, AnyArray]) -> "Shares":
         """The shares in arrays, which may be anything (`problem`)."""
         starts, codes, tallies, sloped, labels = (arrays[f"{name}.{part}"] for part in PARTS)
         flat = all(x.ndim == 1 for x in (starts, codes, tallies, sloped))

@@ -13,13 +13,11 @@ Shapes: b queries, l strata, s strata that were visited, r rows that were read, 
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.maths.drawing import different, in_runs
-from softkv.ndarrays import Counts, Floats, Reals
+from softkv.ndarrays import AnyArray, Counts, Flags, Floats, Reals
 
 LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a variance
 FEW = 16  # rows of a stratum, of which several are summed at once
@@ -41,9 +39,9 @@ class Sizes:
         """How many rows are read, on average."""
         return float(self.chances @ self.rows)
 
-    def whole(self, counts: Counts) -> npt.NDArray[np.bool_]:
+    def whole(self, counts: Counts) -> Flags:
         """Which strata are read whole, (l,)."""
-        found: npt.NDArray[np.bool_] = (self.chances == 1.0) & (self.rows == counts)
+        found: Flags = (self.chances == 1.0) & (self.rows == counts)
         return found
 
 
@@ -59,12 +57,12 @@ class Strata:
     shuffled: Counts | None = None  # (l,), how many rows of each lie in random order; none where that is unknown
 
     @property
-    def is_sound(self) -> npt.NDArray[np.bool_]:
+    def is_sound(self) -> Flags:
         """Whether sizes can be computed from these numbers, (b,); where they overflow float64, they cannot."""
-        found: npt.NDArray[np.bool_] = np.isfinite(self.within.sum(1) + MOST * self.between.sum(1))
+        found: Flags = np.isfinite(self.within.sum(1) + MOST * self.between.sum(1))
         return found
 
-    def of(self, queries: npt.NDArray[Any]) -> "Strata":
+    def of(self, queries: AnyArray) -> "Strata":
         """The estimates for some of the queries."""
         return replace(self, within=self.within[queries], between=self.between[queries])
 

@@ -23,7 +23,7 @@ from softkv.asking.view import View
 from softkv.errors import InputError, NotExpressible
 from softkv.maths.heads import Heads
 from softkv.maths.principal import PrincipalPlane
-from softkv.ndarrays import Reals
+from softkv.ndarrays import AnyArray, Reals
 from softkv.plain import soft_lookup
 from softkv.portrait import facts_of, value_of
 from softkv.storage import Item
@@ -213,6 +213,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST:,} more characters)"
 
 
-def _packed(numbers: npt.NDArray[Any]) -> str:
+def _packed(numbers: AnyArray) -> str:
     """Numbers as base64 of little-endian floats."""
     return base64.b64encode(np.ascontiguousarray(numbers, numbers.dtype.newbyteorder("<")).tobytes()).decode()

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import (
     DuplicateKey,
@@ -25,7 +24,7 @@ from softkv.errors import (
     ShapeError,
 )
 from softkv.kinds import LONGEST_TEXT, ValueKind
-from softkv.ndarrays import Matrix, Rows
+from softkv.ndarrays import AnyArray, Floats, Matrix, Rows
 from softkv.storage.layout import Layout
 
 LONGEST_KEY = 1 << 16  # bytes of UTF-8
@@ -57,7 +56,7 @@ class Batch:
     keys: list[str | None]
     encoded: list[bytes | None]
     vectors: Matrix
-    values: npt.NDArray[Any]  # empty for labels, whose codes the store assigns
+    values: AnyArray  # empty for labels, whose codes the store assigns
     labels: list[str] | None
     contents: list[Content] | None
 
@@ -107,7 +106,7 @@ def checked(
         raise KindError(f"value_vectors go with text values, but this store holds values of kind {kind.value!r}")
     labels: list[str] | None = None
     value_texts: list[str] | None = None
-    blended: npt.NDArray[Any] = np.empty((0, 1))
+    blended: AnyArray = np.empty((0, 1))
     if kind.coded:
         labels = _texts(values, "label", kind.longest, count)
     elif kind.embedded:
@@ -220,7 +219,7 @@ def _kind(values: Any, value_vectors: Any) -> ValueKind:
     return ValueKind.of_first(worded=False, axes=2 if isinstance(first, (list, tuple)) or np.ndim(first) else 1)
 
 
-def _real(given: Any, what: str) -> npt.NDArray[Any]:
+def _real(given: Any, what: str) -> AnyArray:
     """The numbers that were given, as an array of a real dtype."""
     if isinstance(given, (list, tuple)):
         mixed = [one for one in given if isinstance(one, (str, bool, np.bool_))]  # which NumPy would convert
@@ -264,7 +263,7 @@ def checked_vectors(given: Any, what: str, width: int, count: int) -> Matrix:
     return matrix
 
 
-def _numbers(given: Any) -> npt.NDArray[np.float64]:
+def _numbers(given: Any) -> Floats:
     array = _real(given, "value")
     if array.ndim != 1:
         raise ShapeError(f"values have shape {array.shape}; a store of numbers takes one number per item")

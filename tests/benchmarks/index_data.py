@@ -24,11 +24,12 @@ from softkv_cli.mixtures import Mixture, of_length_1, values_of
 
 import softkv
 from softkv.errors import SoftKVError
+from softkv.ndarrays import AnyArray, Floats
 
 from .index_report import Bench
 
 Array = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
+Floats = Floats
 
 WIDTH, VALUE_WIDTH, NARROW = 384, 64, 128
 ASKED, TEXTS_ASKED = 512, 300  # queries
@@ -180,7 +181,7 @@ def _kept(folder: Path, make: Callable[[], Mapping[str, Array]]) -> dict[str, An
     return {path.stem: np.load(path, mmap_mode="r") for path in folder.glob("*.npy")}
 
 
-def _save(path: Path, array: npt.NDArray[Any]) -> None:
+def _save(path: Path, array: AnyArray) -> None:
     unfinished = path.with_suffix(".unfinished.npy")
     np.save(unfinished, array)
     os.replace(unfinished, path)

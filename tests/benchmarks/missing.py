@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 import softkv
 from softkv.doors.cluster.merging import merged
 from softkv.doors.cluster.missing import widened
+from softkv.ndarrays import Flags, Floats
 
 SHARDS, ROWS, WIDTH = 16, 1500, 16
 GONE, TEMPERATURES = (1, 3), (0.02, 0.05, 0.3, 1.0)
@@ -27,10 +27,10 @@ HEAD = "| gone | temperature | items that contribute | values | masses | held < 
 class Tried(NamedTuple):
     """Answers to queries, (b,) each: whether they are within what they state, and what the missing held."""
 
-    values: npt.NDArray[np.bool_]
-    masses: npt.NDArray[np.bool_]
-    held: npt.NDArray[np.float64]  # of the mass, as a multiple of their share of the items
-    effective: npt.NDArray[np.float64]
+    values: Flags
+    masses: Flags
+    held: Floats  # of the mass, as a multiple of their share of the items
+    effective: Floats
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
             print(f"| {gone} of {SHARDS} | {temperature} | {told} | {' | '.join(cells)} |", flush=True)
 
 
-def _share(within: npt.NDArray[np.bool_]) -> str:
+def _share(within: Flags) -> str:
     return f"{within.mean():.1%} of {len(within):,}" if len(within) else ""
 
 

@@ -33,6 +33,7 @@ NAMES = (
     "add", "batch", "retry", "replace", "delete", "compact", "build index", "open", "migrate", "close", "backup",
     "restore", "derive", "merge", "note",
 )  # fmt: skip
+WORKLOADS = [pytest.param(name, marks=[pytest.mark.ci] * (name == "build index")) for name in NAMES]  # it is long
 COPYING = ("backup", "restore")
 CHANGING = (
     "add",

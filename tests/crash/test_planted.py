@@ -47,7 +47,7 @@ FOUND: dict[str, tuple[Hunter, str]] = {  # bug: who finds it, and what he says 
     "rows are mapped for writing": (hunters.points("replace"), "maps a file for writing"),
     "every question is a transaction of its own": (
         hunters.readers(),
-        "the list of items|do not add up|not what commit \\d+ said",
+        "the list of items|do not add up|not what commit \\d+ said|no such table: items_",
     ),
     "index files are believed without their checksum": (
         hunters.by_test(test_index_files.test_every_byte_of_an_index_file_counts),

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.crash.canonical import CHANGING, NAMES, Canon
+from tests.crash.canonical import CHANGING, NAMES, WORKLOADS, Canon
 from tests.crash.recorder import AFTER, BEFORE, MIDWAY, Nursery
 from tests.crash.stage import Stage, canons, killed, share
 
@@ -20,7 +20,7 @@ POINTS = 24  # of each workload, in the default share
 MOMENTS = {BEFORE: "before", AFTER: "after", MIDWAY: "midway"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_a_death_at_any_call_leaves_all_or_nothing(
     name: str, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:

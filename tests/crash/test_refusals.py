@@ -15,7 +15,7 @@ import pytest
 from softkv.asking.indexed import CHECKED, NAME
 from softkv.storage import Store
 from tests.crash.calls import Call
-from tests.crash.canonical import CHANGING, COPYING, NAMES, outcomes_of, windows
+from tests.crash.canonical import CHANGING, COPYING, NAMES, WORKLOADS, outcomes_of, windows
 from tests.crash.recorder import KINDS, SHORT, Nursery
 from tests.crash.rules import durable_commits
 from tests.crash.stage import Stage, canons, share
@@ -34,7 +34,7 @@ _OURS = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", WORKLOADS)
 def test_whatever_is_refused_is_said_and_nothing_is_lost(
     name: str, nursery: Nursery, seed: int, thorough: bool, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from softkv.answer import Answers
 from softkv.asking.joined import OF_EACH
 from softkv.maths.sampling import Elsewhere
-from softkv.ndarrays import Floats
+from softkv.ndarrays import Flags, Floats
 
 KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # kinds of errors, the surest first
 DRAWN = KINDS.index("measured")
@@ -192,9 +192,9 @@ class Sides:
         return np.array([[KINDS.index(kind) for kind in one] for one in told], np.int64).reshape(self.shares.shape)
 
     @cached_property
-    def is_drawn(self) -> npt.NDArray[np.bool_]:
+    def is_drawn(self) -> Flags:
         """Whether some parts were measured and all others are exact or bounded, (b,)."""
-        found: npt.NDArray[np.bool_] = self.kinds.max(0) == DRAWN
+        found: Flags = self.kinds.max(0) == DRAWN
         return found
 
     def told(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Sides:
         given = [getattr(one, name) for one in self.parts]
         return np.stack([np.zeros(len(self.log_mass)) if one is None else np.asarray(one, np.float64) for one in given])
 
-    def where(self, there: npt.NDArray[np.bool_], found: Floats) -> Floats | None:
+    def where(self, there: Flags, found: Floats) -> Floats | None:
         """Errors of some queries, NaN of the others; None where there are none."""
         return np.where(there, found, np.nan) if there.any() else None
 

@@ -22,7 +22,7 @@ from softkv.asking.spanning import Part, Spanning
 from softkv.asking.view import Findings, Reach, View
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import KeyMissing, KeyTextError
-from softkv.ndarrays import Flags, Matrix, Rows
+from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.storage import Block, IndexFile, Item, Layout, Snapshot
 from softkv.storage.batch import keys_among, require_keys, shown
 from softkv.storage.protocol.ordering import checked_rows
@@ -253,7 +253,7 @@ class WholeSnapshot(Snapshot):
         found: Matrix = self._gathered(rows, lambda shard, own: self.snapshots[shard].vectors(own))
         return found
 
-    def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
+    def values(self, rows: Sequence[int] | Rows) -> AnyArray:
         """What is blended of these rows: vectors, or one number or label code per row."""
 
         def read(shard: int, own: Rows) -> Any:

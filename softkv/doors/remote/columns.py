@@ -8,20 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.asking.learned import Learned
 from softkv.database.columns import BLOCK, StoreColumns
 from softkv.doors.remote.connection import ServerConnection
 from softkv.doors.shapes import hints_of
 from softkv.guard.guard import Guard
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import AnyArray, Matrix
 from softkv.storage import Item
 
 _ITEMS = {"items": list[Item], "next": int | None}
 _GUARD = tuple[Guard | None, str | None]
-_MORE = {"temperature": float, "count": int, "learned": npt.NDArray[Any] | None, "guard": _GUARD}
-_BLOCK = {"vectors": npt.NDArray[Any], "values": npt.NDArray[Any], "next": int | None}
+_MORE = {"temperature": float, "count": int, "learned": AnyArray | None, "guard": _GUARD}
+_BLOCK = {"vectors": AnyArray, "values": AnyArray, "next": int | None}
 _FACTS = {name: hint for name, hint in hints_of(StoreColumns).items() if not name.startswith("_")}
 
 
@@ -63,11 +62,11 @@ class RemoteColumns(StoreColumns):
     def __len__(self) -> int:
         return int(self._first["count"])
 
-    def blocks(self, rows: int = BLOCK) -> Iterator[tuple[Matrix, npt.NDArray[Any]]]:
+    def blocks(self, rows: int = BLOCK) -> Iterator[tuple[Matrix, AnyArray]]:
         """Key vectors (b, d), and numbers (b,), codes of labels (b,) or vectors (b, p), some items at a time."""
         return (self.block(start, start + rows) for start in range(0, len(self), rows))
 
-    def block(self, start: int, stop: int) -> tuple[Matrix, npt.NDArray[Any]]:
+    def block(self, start: int, stop: int) -> tuple[Matrix, AnyArray]:
         """Key vectors and values, as those of `blocks`, of the items from one place to another."""
         pages = list(self._pages(_BLOCK, start, stop))
         with self._connection.believing():

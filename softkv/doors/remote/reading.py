@@ -13,8 +13,6 @@ from functools import partial
 from types import NoneType
 from typing import Any, Literal, NoReturn
 
-import numpy.typing as npt
-
 from softkv.answer import Answer, Answers
 from softkv.asking.given import place_of, require_one
 from softkv.database.reader import Reader, Value
@@ -26,6 +24,7 @@ from softkv.errors import NotRemote, SoftKVError
 from softkv.files.exports import disk
 from softkv.files.exports.formats import suffix_of
 from softkv.maths.heads import Heads
+from softkv.ndarrays import AnyArray
 from softkv.page import FIELDS, write
 from softkv.storage import Added, Item
 from softkv.storage.batch import checked_key
@@ -91,7 +90,7 @@ class RemoteReader(Sending, Reader):
             if not isinstance(key, str):
                 checked_key(key)
         whole, keys, found, missing = "whole" in wanted, wanted["keys"], list[Any](), list[bool]()
-        what = {"items": list[Item | None]} if whole else {"values": list[Any] | npt.NDArray[Any]}
+        what = {"items": list[Item | None]} if whole else {"values": list[Any] | AnyArray}
         while len(found) < len(keys):
             asked = wanted | {"keys": keys[len(found) :]}
             page = self._ask("POST", "items/get", asked, {**what, "missing": list[bool]})

@@ -10,14 +10,13 @@ import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.ndarrays import Matrix
+from softkv.ndarrays import Flags, Floats, Matrix
 
 _EXACT = 1e22  # the largest power of ten that float64 holds exactly
 
 
-def _powers(fewer: int) -> npt.NDArray[np.float64]:
+def _powers(fewer: int) -> Floats:
     """For each exponent of a float32, the power of ten by which its numbers differ by 1 or more; or so much less."""
     steps = np.maximum(np.arange(256), 1) - 150.0  # log2 of the distance to the next float32
     places = np.clip(np.ceil(-steps * np.log10(2)) - fewer, 0, None).astype(int)
@@ -39,7 +38,7 @@ def rows_as_json(matrix: Matrix) -> list[str]:
     ]
 
 
-def _decimals(matrix: Matrix) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+def _decimals(matrix: Matrix) -> tuple[Floats, Flags]:
     """float64 numbers that cast to those of `matrix`, with few digits where possible; and which have at most nine."""
     exponents = (np.ascontiguousarray(matrix).view(np.uint32) >> 23) & 255
     exact = matrix.astype(np.float64)

@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.files import notation
 from softkv.files.arrays import Array, archive_in, array_in, sound
@@ -24,7 +23,7 @@ from softkv.files.limits import BLOCK
 from softkv.files.lines import numbered
 from softkv.files.record import Refusals
 from softkv.files.source import Source
-from softkv.ndarrays import Rows
+from softkv.ndarrays import AnyArray, Rows
 from softkv.storage import Layout, Snapshot
 
 HEADER, VECTORS, VALUES, ITEMS, LABELS = "header.json", "vectors", "values", "items.jsonl", "labels.jsonl"
@@ -61,7 +60,7 @@ def _members(snapshot: Snapshot, header: Header) -> Iterator[tuple[str, Iterator
         return
     seen: dict[int, int] = {}  # codes of labels in the order in which they occur; without those of dead items alone
 
-    def values(rows: Rows) -> npt.NDArray[Any]:
+    def values(rows: Rows) -> AnyArray:
         found = snapshot.values(rows)
         if not layout.kind.coded:
             return found
@@ -76,7 +75,7 @@ def _members(snapshot: Snapshot, header: Header) -> Iterator[tuple[str, Iterator
 
 
 def _array(
-    shape: tuple[int, ...], dtype: str, cells: Callable[[Rows], npt.NDArray[Any]], snapshot: Snapshot, layout: Layout
+    shape: tuple[int, ...], dtype: str, cells: Callable[[Rows], AnyArray], snapshot: Snapshot, layout: Layout
 ) -> Iterator[Piece]:
     head = io.BytesIO()
     np.lib.format.write_array_header_1_0(head, {"descr": dtype, "fortran_order": False, "shape": shape})

@@ -10,14 +10,14 @@ Does not touch the disk.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import StoreDamaged
+from softkv.ndarrays import AnyArray, Floats
 
-Sums = npt.NDArray[np.float64]
+Sums = Floats
 
 # Numbers summed together: their float64 copy stays in the cache, and BLAS uses no second thread for a product of so
 # few. Waiting for one made an add of wide values take four times as long when the machine was busy.
@@ -59,14 +59,14 @@ class Tally:
         noise = self.count * float(self.origin @ self.origin) * float(np.finfo(np.float64).eps) ** 2
         return self.count > 0 and max(self.spread, noise) < _DROWNED * self.largest
 
-    def changed(self, born: npt.NDArray[Any], died: npt.NDArray[Any]) -> "Tally":
+    def changed(self, born: AnyArray, died: AnyArray) -> "Tally":
         """The tally after the values `born` were added and `died` removed, both of shape (n, width)."""
         start = self
         if not self.count:  # the sums are empty, so a new origin can be chosen and rounding dropped
             start = Tally.empty(born.mean(axis=0, dtype=np.float64) if len(born) else np.zeros(born.shape[1]))
         return start.plus(born).plus(died, sign=-1)
 
-    def plus(self, values: npt.NDArray[Any], *, sign: int = 1) -> "Tally":
+    def plus(self, values: AnyArray, *, sign: int = 1) -> "Tally":
         """The tally with values of shape (n, width) added, or with `sign` -1 subtracted."""
         squares, total = self.squares, self.total
         step = max(1, _CACHED // max(1, values.shape[1]))

@@ -7,15 +7,14 @@ Does not read files.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from softkv.ndarrays import AnyArray
 from softkv.storage.batch import LARGEST_NUMBER
 from softkv.storage.layout import RowShape
 
-Believable = Callable[[npt.NDArray[Any]], bool]
+Believable = Callable[[AnyArray], bool]
 
 
 def believable(shape: RowShape, labels: Callable[[], int]) -> Believable:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from softkv.ndarrays import Flags
+from softkv.ndarrays import Flags, Floats
 from softkv.storage.filters.conditions import ORDERS, VALUE, Among, Condition, Field, Joined, Not, Ordered, Test, all_of
 
 Testing = Callable[[Test], Flags]
@@ -41,7 +40,7 @@ def meeting(condition: Condition, payloads: Callable[[Condition], Flags], values
     return found
 
 
-def of_numbers(test: Test, numbers: npt.NDArray[np.float64]) -> Flags:
+def of_numbers(test: Test, numbers: Floats) -> Flags:
     """Which numbers pass a test."""
     if isinstance(test, Ordered) and not isinstance(test.operand, str) and float(test.operand) == test.operand:
         found: Flags = ORDERS[test.order](numbers, float(test.operand))

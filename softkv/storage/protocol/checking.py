@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
-from softkv.ndarrays import Flags
+from softkv.ndarrays import AnyArray, Flags
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.derived import damaged_rows
@@ -376,6 +375,6 @@ def _compare(report: Report, kept: Tally, actual: Tally) -> None:
         report.findings.append("the sums behind the value scale disagree with the live values")
 
 
-def _rows(numbers: npt.NDArray[Any]) -> str:
+def _rows(numbers: AnyArray) -> str:
     listed = ", ".join(str(number) for number in numbers[:5].tolist())
     return f"row{'s' if len(numbers) > 1 else ''} {listed}{' ...' if len(numbers) > 5 else ''} ({len(numbers)}):"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.ndarrays import Flags, Matrix
+from softkv.ndarrays import AnyArray, Flags, Matrix
 
 Value = float | str | npt.NDArray[np.float32]
 
@@ -35,5 +35,5 @@ class Block:
 
     start: int
     vectors: Matrix
-    values: npt.NDArray[Any]
+    values: AnyArray
     live: Flags

@@ -17,10 +17,9 @@ from operator import index
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import HandleClosed, InputError, KindError, ShapeError, StoreDamaged, Unfinished
-from softkv.ndarrays import Matrix, Rows
+from softkv.ndarrays import AnyArray, Matrix, Rows
 from softkv.storage.batch import checked_settings, checked_vectors
 from softkv.storage.catalog.begun import ways_on
 from softkv.storage.catalog.catalog import Standing
@@ -143,7 +142,7 @@ class Rebuild:
             raise KindError(f"values of kind {layout.kind.value!r} stay as they are; value_vectors go with texts")
         return None
 
-    def _kept_values(self) -> npt.NDArray[Any]:
+    def _kept_values(self) -> AnyArray:
         """The cells of the old generation, compared with their checksums."""
         old, standing = self._writer.committed.generation, self._writer.committed.standing
         assert old is not None
@@ -255,7 +254,7 @@ def _opened(writer: Writer, standing: Standing) -> Generation:
     return Generation.open(writer.committed.head.store, writer.directory, standing, writer.catalog, pin, write=True)
 
 
-def _extend(writer: Writer, standing: Standing, keys: Matrix, values: npt.NDArray[Any]) -> None:
+def _extend(writer: Writer, standing: Standing, keys: Matrix, values: AnyArray) -> None:
     """Write rows behind the committed ones of the new generation, in the transaction that counts them."""
     generation = _opened(writer, standing)
     try:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.errors import FilterError, HandleClosed, KeyMissing, KeyTextError, ShapeError, StoreDamaged
-from softkv.ndarrays import Flags, Matrix, Rows
+from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.storage.batch import checked_key, checked_name, keys_among, require_keys, shown
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.derived import checked_number, numbers, parts
@@ -267,7 +267,7 @@ class Snapshot(Closing):
         """The key vectors of these rows, in this order."""
         return self._opened().keys.take(checked_rows(rows, self.rows))
 
-    def values(self, rows: Sequence[int] | Rows) -> npt.NDArray[Any]:
+    def values(self, rows: Sequence[int] | Rows) -> AnyArray:
         """What is blended of these rows: vectors, or one number or label code per row."""
         return self._blended(self._opened().values.take(checked_rows(rows, self.rows)))
 
@@ -345,7 +345,7 @@ class Snapshot(Closing):
             raise KeyMissing("the store is empty: it has no rows yet")
         return self._generation
 
-    def _blended(self, cells: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _blended(self, cells: AnyArray) -> AnyArray:
         return cells[:, 0] if self.layout is not None and self.layout.kind.narrow else cells
 
     def _find(self, key: str) -> RosterEntry | None:

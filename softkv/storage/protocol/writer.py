@@ -18,10 +18,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.errors import CommitUncertain, HandlePoisoned, InputError, StorageFull, StoreError, WriterFenced
-from softkv.ndarrays import Matrix, Rows
+from softkv.ndarrays import AnyArray, Matrix, Rows
 from softkv.storage.batch import Added, Batch, checked_settings
 from softkv.storage.catalog import batches
 from softkv.storage.catalog.batches import Stamp
@@ -266,7 +265,7 @@ class Writer:
 
     @contextmanager
     def writing_rows(
-        self, generation: Generation, standing: Standing, keys: Matrix, values: npt.NDArray[Any], *, sync: bool
+        self, generation: Generation, standing: Standing, keys: Matrix, values: AnyArray, *, sync: bool
     ) -> Iterator[list[Complete]]:
         """Write rows, and sync keys and values; large batches in threads, while the caller prepares the catalog's part.
 
@@ -285,7 +284,7 @@ class Writer:
         written += [*(job.result() for job in running), *found]
 
     def _write_rows(
-        self, generation: Generation, standing: Standing, arena: int, cells: npt.NDArray[Any], *, sync: bool
+        self, generation: Generation, standing: Standing, arena: int, cells: AnyArray, *, sync: bool
     ) -> Complete:
         into = generation.arenas[arena]
         into.write(standing.rows, cells)
@@ -298,7 +297,7 @@ class Writer:
 
     def _changed(
         self, batch: Batch | None, generation: Generation, standing: Standing, doomed: Rows
-    ) -> tuple[npt.NDArray[Any], list[LabelEntry], Tally]:
+    ) -> tuple[AnyArray, list[LabelEntry], Tally]:
         """The cells of values.* for a batch, the label rows that change, and the sums once `doomed` have died."""
         gone = generation.values.take(doomed) if len(doomed) else np.empty((0, standing.layout.value_width))
         if standing.layout.kind.coded:
@@ -313,7 +312,7 @@ class Writer:
         tally = standing.tally.changed(values, gone)
         return values, [], self._summed_anew(doomed, values) if tally.drowned else tally
 
-    def _summed_anew(self, doomed: Rows, born: npt.NDArray[Any]) -> Tally:
+    def _summed_anew(self, doomed: Rows, born: AnyArray) -> Tally:
         """The sums from the values themselves, without those about to die and with those about to be born."""
         committed = self.committed
         alive = committed.deaths.live(committed.rows).copy()
