@@ -172,8 +172,13 @@ class Auditor:
         all_of_them, start = {"serial": {"$gte": 0}}, self.random.randrange(100)
         item = self.tally.timed(lambda: next(iter(self.db.select(all_of_them, start=start)), None))
         if item is None:
-            now = f"{len(self.db)} items, {len(list(self.db.select(all_of_them)))} of them with a serial"
-            raise AssertionError(f"no item from {start} on has a serial; now there are {now}: {self.db.info()}")
+            again, generation = len(list(self.db.select(all_of_them))), self.db._view().snapshot.generation
+            with softkv.open(self.db.path, "r") as other:
+                afresh = len(list(other.select(all_of_them)))
+            raise AssertionError(
+                f"no item from {start} on has a serial; now {again} of {len(self.db)} have one in generation "
+                f"{generation}, and {afresh} for a new handle"
+            )
         vectors, _ = facts([item.name], [item.payload["version"]], 1)
         assert np.array_equal(item.vector, vectors[0])
         value = self.tally.timed(lambda: self.db.get(name))
