@@ -302,7 +302,7 @@ def test_a_process_that_dies_at_a_call_of_an_add_has_added_all_or_nothing(
     anew()
     found = [*share(ends, 0 if thorough else 3, Random(seed)), ends[-1]]
     died = [add(fatal=fatal, moment=moment) or anew() for fatal, moment in found]
-    assert sum(map(bool, died)) > 0.7 * len(found)  # the others name calls that were fewer this time
+    assert sum(map(bool, died)) >= 0.5 * len(found)  # the others name calls that were fewer this time
 
 
 def test_what_is_lost_or_comes_twice_at_once_is_done_once(db: Cluster, machines: Machines) -> None:
