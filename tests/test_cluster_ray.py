@@ -273,7 +273,7 @@ def test_a_process_that_dies_at_a_call_of_an_add_has_added_all_or_nothing(
     db: Cluster, thorough: bool, seed: int, tmp_path: Path
 ) -> None:
     """It dies before, after or within any call of the system; the batch is sent again, and is there once."""
-    place, log, batches, ends = db._store.shards[1].path, tmp_path / "calls", 0, list[Any]()
+    place, batches, logged = db._store.shards[1].path, 0, list[list[Any]]()
 
     def add(**plan: Any) -> bool:
         """Whether the process of a shard died over a batch, which was to be whole then."""
@@ -288,7 +288,8 @@ def test_a_process_that_dies_at_a_call_of_an_add_has_added_all_or_nothing(
         divert(db, 1, send)
         keys = [f"{batches} {number}" for number in range(12)]
         assert db.add(keys, **NEW, batch=f"fatal {batches}").count == 12
-        ends.extend(points(calls.read(log)) if not batches else ())
+        if "log" in plan:
+            logged.append(list(points(calls.read(Path(plan["log"])))))
         batches += 1
         assert db.get_many(keys) == numbers_of(12).tolist()
         assert len(db) == 40 + 12 * batches
@@ -297,12 +298,14 @@ def test_a_process_that_dies_at_a_call_of_an_add_has_added_all_or_nothing(
     def anew() -> None:
         os.kill(pid_of(db, 1), signal.SIGKILL)
 
+    for name in ("calls", "calls again"):
+        anew()
+        assert not add(log=str(tmp_path / name))
     anew()
-    assert not add(log=str(log))
-    anew()
+    ends = min(logged, key=len)
     found = [*share(ends, 0 if thorough else 3, Random(seed)), ends[-1]]
     died = [add(fatal=fatal, moment=moment) or anew() for fatal, moment in found]
-    assert sum(map(bool, died)) >= 0.5 * len(found)  # the others name calls that were fewer this time
+    assert sum(map(bool, died)) > 0.7 * len(found)  # the others name calls that were fewer this time
 
 
 def test_what_is_lost_or_comes_twice_at_once_is_done_once(db: Cluster, machines: Machines) -> None:

@@ -29,7 +29,6 @@ from softkv.ndarrays import AnyArray, Floats
 from .index_report import Bench
 
 Array = npt.NDArray[np.float32]
-Floats = Floats
 
 WIDTH, VALUE_WIDTH, NARROW = 384, 64, 128
 ASKED, TEXTS_ASKED = 512, 300  # queries

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from softkv.errors import StoreDamaged
 from softkv.ndarrays import AnyArray, Floats
 
-Sums = Floats
-
 # Numbers summed together: their float64 copy stays in the cache, and BLAS uses no second thread for a product of so
 # few. Waiting for one made an add of wide values take four times as long when the machine was busy.
 _CACHED = 1 << 13
@@ -35,11 +33,11 @@ class Tally:
     count: int
     squares: float
     largest: float  # the largest `squares` since they were last summed anew
-    origin: Sums
-    total: Sums
+    origin: Floats
+    total: Floats
 
     @classmethod
-    def empty(cls, origin: Sums | None = None) -> "Tally":
+    def empty(cls, origin: Floats | None = None) -> "Tally":
         """The tally of no values."""
         origin = np.zeros(0) if origin is None else origin
         return cls(0, 0.0, 0.0, origin, np.zeros_like(origin))
