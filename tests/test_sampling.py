@@ -363,6 +363,20 @@ def test_sizes_follow_from_what_is_wanted() -> None:
         assert (sizes.chances[strata.counts == 0] == 0).all()
 
 
+def test_no_fewer_rows_are_taken_than_the_least() -> None:
+    """So many where fewer would do, what is wanted where it takes more, and all that is allowed where that is less."""
+    strata = Population(8).strata()
+    wanted = np.array([1e-2])
+    enough = strata.enough(wanted, 1e6, also=(strata, 2 * wanted))[0].expected
+    for least in (0.3 * enough, 2.0 * enough):
+        sizes, ratios = strata.enough(wanted, 1e6, also=(strata, 2 * wanted), least=least)
+        assert sizes.expected == pytest.approx(max(strata.sizes(least).expected, enough), rel=0.1)
+        assert ratios[0] <= 1
+    sizes, ratios = strata.enough(wanted, 1.5 * enough, also=(strata, 2 * wanted), least=2.0 * enough)
+    assert sizes.expected <= 1.5 * enough
+    assert ratios[0] <= 1
+
+
 def test_sizes_are_enough_for_all_queries_that_can_have_enough() -> None:
     """The others are told that they cannot, and no more rows are taken for them."""
     one, other = Population(16).strata(), Population(17).strata()

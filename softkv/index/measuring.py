@@ -30,8 +30,8 @@ from softkv.maths.strata import Draw, Sizes, Strata
 from softkv.ndarrays import Flags, Floats, Reals, Rows
 
 PILOT, FEWEST = 2000, 100  # rows of the first draw; at least so many, if drawn rows have a small part in an answer
-AIM = 0.85  # the share of the tolerance to aim at, so that chance rarely takes the error beyond it
-AGAIN = 0.65  # the share to aim at if it did
+LEAST = 0.25  # the share of that which a later draw takes at least: a few rows do not tell how far they are off
+AIMS = 0.85, 0.65, 0.35, 0.15  # the share of the tolerance to aim at, and the next ones where chance went beyond it
 MORE = 8.0  # variances from the second draw are assumed to be so many times better known than from the first
 FLOOR = 0.05  # the least error to state, as a share of the tolerance: if nearly all is read, little variation is seen
 VARIED = 0.1  # the largest standard deviation of the mass, as a share of it: beyond, a ratio to it would be biased
@@ -164,7 +164,7 @@ class _Measuring:
         others = left.own.copy()
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
-        return self._measured(left, found, pilot, most)
+        return self._measured(left, found, pilot, LEAST * rows, most)
 
     def _known(self, read: Blend, added: Floats, beside: Elsewhere) -> Elsewhere:
         """The sums over the rows that were read and rows beside, with logits counted as in the lists."""
@@ -182,15 +182,17 @@ class _Measuring:
     def _promising(self, thought: Advice, beside: Elsewhere) -> Flags:
         """The queries that can probably be measured with so many rows."""
         values, masses = thought.values, thought.masses
-        enough = values.alone(DOUBTED * self.most) <= np.square(AIM * self.wanted * beside.wanted)
+        enough = values.alone(DOUBTED * self.most) <= np.square(AIMS[0] * self.wanted * beside.wanted)
         return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
-    def _measured(self, left: _Open, found: Estimate, pilot: Sizes, most: float) -> Estimate:
-        """The answers, with those filled in that can be measured by drawing at most about `most` rows."""
+    def _measured(self, left: _Open, found: Estimate, pilot: Sizes, least: float, most: float) -> Estimate:
+        """The answers, with those filled in that can be measured by drawing from `least` to about `most` rows."""
         advised, look, thought = left, self._look(left, pilot), left.values.variance(pilot)
         told, seen = look.told, 0 if self.tells else np.minimum(self.population.counts, SEEN).sum()
         tried = look.compared + seen
-        for aim, known in ((AIM, MORE), (AGAIN, 1.0)):
+        for number, aim in enumerate(AIMS):
+            known = 1.0 if number else MORE
+            room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
             corrected = left.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, values=corrected)
             goals, allowed = (
@@ -198,7 +200,7 @@ class _Measuring:
                 for wanted, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
             )
             allowed = np.minimum(allowed, np.square(aim * VARIED * left.beside.wanted))
-            sizes, ratios = left.values.enough(goals, most, also=(left.masses, allowed))
+            sizes, ratios = left.values.enough(goals, room, also=(left.masses, allowed), least=least)
             some = np.flatnonzero(ratios <= 1.0)
             left, advised, tried = left.of(some), advised.of(some), tried[some]
             if not len(some):

@@ -97,8 +97,10 @@ class Strata:
         each = (self.of(np.array([number])) for number in range(len(self.within)))
         return np.array([one.variance(one.sizes(rows)).sum() for one in each]) + np.finfo(np.float64).tiny
 
-    def enough(self, goals: Floats, most: float, *, also: "tuple[Strata, Floats]") -> "tuple[Sizes, Floats]":
-        """The fewest rows, at most about `most`, with which V is expected to be no larger than (b,) goals.
+    def enough(
+        self, goals: Floats, most: float, *, also: "tuple[Strata, Floats]", least: float = 1.0
+    ) -> "tuple[Sizes, Floats]":
+        """The fewest rows, from `least` to about `most`, with which V is expected to be no larger than (b,) goals.
 
         The strata and goals in `also` are to be met too. Returned beside the sizes is V relative to its goal, the
         larger of the two, (b,): infinite for queries that would need more rows than allowed, which do not count.
@@ -114,11 +116,11 @@ class Strata:
             if not pool.any():
                 return sizes, np.full(len(goals), np.inf)
         reached = ratios <= 1.0
-        low, over, worst = 1.0, math.inf, float(ratios[reached].max(initial=0.0))
-        for _ in range(STEPS):
-            if worst > NEARLY or not reached.any():
+        low, over, worst = min(least, high), math.inf, float(ratios[reached].max(initial=0.0))
+        for step in range(STEPS):
+            if worst > NEARLY or not reached.any() or high == low:
                 break
-            rows = _between(low, over, high, worst)
+            rows = _between(low, over, high, worst) if step else low
             fewer = mine[0].sizes(rows, mine[1])
             found = self._over(fewer, goals, also)
             if (now := float(found[reached].max())) <= 1.0:
