@@ -105,7 +105,7 @@ class Call:
 
     async def beside(self, work: Callable[["Call"], Any]) -> Response:
         """The result of some work, done in a thread for reading, as a response."""
-        crew = self.served.crews["writes" if self.endpoint.writes else "long" if self.endpoint.long else "reads"]
+        crew = self.served.crews["writes" if self.endpoint.writes else self.endpoint.crew]
         response: Response = await crew.run(lambda: self.worked(work), self.seconds)
         return response
 
@@ -137,8 +137,8 @@ class Endpoint:
 
     `work` gets a `Call` and returns what is sent: a result of the library, or plain lists, dicts and arrays, as JSON or
     packed (wire.py) as the client accepts; or a Response as it is. A plain function runs in a thread, that of the
-    writer if the endpoint `writes`, else one of those that read; a coroutine function runs on the event loop, and must
-    not do what takes long. Errors of the library become problems; others are logged without their words.
+    writer if the endpoint `writes`, else one of its `crew`; a coroutine function runs on the event loop, and must not
+    do what takes long. Errors of the library become problems; others are logged without their words.
 
         def _deleted(call: Call) -> dict[str, int]:
             return {"deleted": call.served.handle.delete(call.form.keys, batch=call.form.batch)}
@@ -155,7 +155,7 @@ class Endpoint:
     reply: Any = None
     status: int = 200
     writes: bool = False
-    long: bool = False  # reads so long that it must not keep others waiting
+    crew: str = "reads"  # whose threads do the work of an endpoint that writes nothing, as served.py names them
     media: str = JSON  # of the answer where nothing else was accepted
     query: Mapping[str, Any] = field(default_factory=dict)  # what the query string may hold, as schemas by name
     headers: Mapping[str, Any] = field(default_factory=dict)  # that are heeded beside those of every endpoint

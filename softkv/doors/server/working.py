@@ -135,6 +135,6 @@ ENDPOINTS = (
         _forecast,
         form_of(SoftKV.forecast_index, **_BUILD),
         get_type_hints(SoftKV.forecast_index)["return"],
-        long=True,
+        crew="long",
     ),
 )
