@@ -17,7 +17,7 @@ from softkv.answer import Answer, Answers
 from softkv.asking.given import place_of, require_one
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info
-from softkv.doors.remote.asking import Sending, sent
+from softkv.doors.remote.asking import sent
 from softkv.doors.remote.columns import RemoteColumns
 from softkv.doors.remote.connection import ServerConnection, quoted
 from softkv.errors import NotRemote, SoftKVError
@@ -40,7 +40,7 @@ _TOLD: dict[str, Any] = {  # the type of the answer, by path
 }
 
 
-class RemoteReader(Sending, Reader):
+class RemoteReader(Reader):
     """A store to read through its server: a Mapping, and the ways to look things up."""
 
     def __init__(self, connection: ServerConnection, headers: Mapping[str, str] | None = None) -> None:
@@ -55,6 +55,7 @@ class RemoteReader(Sending, Reader):
         return self._connection.ask(method, path, told or _TOLD[path], document, headers=self._headers)
 
     def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
+        """What the server says to these arguments of a method, which returns what is `told` by its annotation."""
         if name == "compare":
             require_one("query" in given)
         if told is Any:
