@@ -87,7 +87,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def __init__(self, connection: ServerConnection, *, writes: bool) -> None:
         super().__init__(connection)
-        self._writes, self._closed, self._changing = writes, False, threading.RLock()
+        self._closed, self._changing = False, threading.RLock()
         self._store: Any = Unfiled(RemoteReader(connection), writes=writes)
 
     def snapshot(self) -> RemoteView:
