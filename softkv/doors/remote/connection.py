@@ -170,7 +170,7 @@ class ServerConnection:
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         if answer.is_success and kind == MEDIA_TYPE:
             try:
-                return unpacked(memoryview(bytearray(answer.content)), classes=True)  # arrays of the caller's own
+                return unpacked(bytearray(answer.content), classes=True)  # arrays of the caller's own
             except InputError as error:
                 raise ServerError(f"{self.url} sent what cannot be read: {error}") from error
         if answer.is_success and kind in ("", "application/json"):
