@@ -538,7 +538,7 @@ def test_a_handle_that_is_closed_while_a_request_is_sent_again_says_so() -> None
 
         def ask() -> None:
             try:
-                asked.ask("GET", "{store}/brief", dict)
+                asked.ask("GET", "brief", dict)
             except Exception as error:
                 found.append(error)
 

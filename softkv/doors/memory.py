@@ -109,7 +109,8 @@ class Memory(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         saved = {name: state_dict[prefix + name] for name in ("keys", "values") if prefix + name in state_dict}
-        if self.kept and len(saved) == 2 and self._may_hold(**saved):
+        alike = all(self._beside(one) == self._beside(getattr(self, name)) for name, one in saved.items())
+        if self.kept and len(saved) == 2 and alike:
             rows = saved["keys"].shape[self.axis]
             state = state_dict.get(prefix + "_extra_state", {"filled": rows, "oldest": 0})
             self.filled, self.oldest = state["filled"], state["oldest"]
@@ -128,9 +129,6 @@ class Memory(nn.Module):
         rows = saved.narrow(self.axis, 0, filled).roll(-state["oldest"] if full else 0, self.axis)
         kept = filled if self.capacity is None else min(filled, self.capacity)
         return rows.narrow(self.axis, filled - kept, kept)
-
-    def _may_hold(self, keys: Tensor, values: Tensor) -> bool:
-        return (self._beside(keys), self._beside(values)) == (self._beside(self.keys), self._beside(self.values))
 
     def _beside(self, x: Tensor) -> list[int]:
         """The shape without the number of rows."""

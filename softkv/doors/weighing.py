@@ -49,9 +49,10 @@ def weighed(
     alone = values.ndim < keys.ndim and labels is None
     held = Vectors(values[..., None] if alone else values) if labels is None else Labels(values, labels)
     inputs = checked(queries, keys, held, temperature=temperature, mask=mask, bias=bias, heads=heads)
-    if in_blocks and labels is None:
+    if in_blocks:
         return _finished(_blended(inputs, compatibility), inputs, alone=alone)
-    logits = _scores(inputs, compatibility)
+    make, given = _scoring(inputs, compatibility)
+    logits: Tensor = make(*given)(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
     if not torch.isfinite(logits.detach().sum()) and not torch.isfinite(logits).all():
         return None
     weights = functional.softmax(_allowed(inputs, logits), -1)
@@ -82,12 +83,6 @@ def evidence_of(found: Answers) -> Tensor:
         return evidence
     largest: Tensor = found.value.to(evidence).amax(-1).clamp(NONE, 1.0 - NONE)
     return evidence + SURE * (largest.log() - (-largest).log1p())
-
-
-def _scores(inputs: Inputs, compatibility: Compatibility) -> Tensor:
-    make, given = _scoring(inputs, compatibility)
-    logits: Tensor = make(*given)(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
-    return logits
 
 
 def _scoring(inputs: Inputs, compatibility: Compatibility) -> tuple[Callable[..., Scorer], tuple[Tensor, ...]]:

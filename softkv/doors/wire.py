@@ -36,7 +36,6 @@ _FIELD = re.compile(
     rb"""['"](?:descr['"]:['"](?P<dtype>[<>|=](?:f[248]|[iu][1248]|b1))['"]|fortran_order['"]:(?P<by_columns>True|False)"""
     rb"""|shape['"]:\((?P<shape>(?:[0-9]{1,19},)*(?:[0-9]{1,19})?)\))"""
 )
-_PIECE = 1 << 16
 _HOMES = {
     "Added": "softkv.storage.batch",
     "Answer": "softkv.answer",
@@ -112,13 +111,13 @@ def _told(value: Any, arrays: list[AnyArray]) -> Any:
     raise TypeError(f"a {name} cannot be sent")
 
 
-def unpacked(body: bytes | memoryview, *, classes: bool = False) -> Any:
+def unpacked(body: bytes | bytearray, *, classes: bool = False) -> Any:
     """The document of a body; with `classes`, as in a client, also the dataclasses and named tuples of the table.
 
     Whatever the bytes are, it is an InputError or a document that holds no more than they say.
     """
-    view = memoryview(body)
-    end = _end_of_line(view)
+    view, end = memoryview(body), body.find(b"\n")
+    end = len(body) if end < 0 else end
     try:
         text = str(view[:end], "utf-8", "surrogatepass")
         if not classes:
@@ -137,15 +136,6 @@ def require_few(text: str) -> None:
     """Raise for JSON of a request that would take many times its length in memory."""
     if len(text) > _FEW and notation.holds_more(text, MOST_VALUES):
         raise InputError(f"expected at most {MOST_VALUES:,} values in JSON. Send arrays as {MEDIA_TYPE}.")
-
-
-def _end_of_line(view: memoryview) -> int:
-    """The end of the first line, searched in pieces so that the arrays are not copied."""
-    for start in range(0, len(view), _PIECE):
-        found = bytes(view[start : start + _PIECE]).find(b"\n")
-        if found >= 0:
-            return start + found
-    return len(view)
 
 
 def _array(body: memoryview) -> tuple[AnyArray, memoryview]:

@@ -6,7 +6,7 @@ arithmetic is done by the page itself, in float64.
 Does not look anything up.
 """
 
-from softkv.page.scene import FIELDS, ITEMS, PageQueries, scene_of
+from softkv.page.scene import FIELDS, PageQueries, scene_of
 from softkv.page.writer import document, policy, write
 
-__all__ = ["FIELDS", "ITEMS", "PageQueries", "document", "policy", "scene_of", "write"]
+__all__ = ["FIELDS", "PageQueries", "document", "policy", "scene_of", "write"]

@@ -28,7 +28,7 @@ from softkv.plain import soft_lookup
 from softkv.portrait import facts_of, value_of
 from softkv.storage import Item
 
-ITEMS, SEED = 2000, 0
+SEED = 0
 LEFT_OUT = 256  # items that are left out and asked, for the evidence
 LARGEST, MOST = 1 << 23, 100_000  # numbers of vectors in a page, and items
 LONGEST = 1000  # characters of a key, a text or a value that a page carries
@@ -51,9 +51,7 @@ class PageQueries:
     answers: Any  # of the store, one for each
 
 
-def scene_of(
-    view: View, name: str, asked: PageQueries, *, items: int = ITEMS, heads: Heads | None = None
-) -> dict[str, Any]:
+def scene_of(view: View, name: str, asked: PageQueries, *, items: int, heads: Heads | None) -> dict[str, Any]:
     """The data of a page, as plain Python for JSON."""
     rows, drawn = _drawn(view, items)
     _require_room(len(rows), view.layout.key_width)

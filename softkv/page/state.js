@@ -56,7 +56,7 @@ function work() {
   const heard = scores.map((one) => weigh(one, temperature, seen));
   const head = scene.heads && state.head < scene.heads.w_q.length ? state.head : -1;
   const told = head < 0 ? heard[0] : heard[head];
-  const weights = heard.length > 1 && head < 0 ? averaged(heard) : told.weights;
+  const weights = head < 0 ? averaged(heard) : told.weights;
   const order = inOrder(weights, scores[Math.max(0, head)], seen);
   now = { scene, query: state.query, asked, scores, exact, temperature, where: state.where, seen, heard, head, told, weights, order };
   now.found = answerFor(scene, heard, weights);

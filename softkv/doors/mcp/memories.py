@@ -10,7 +10,7 @@ any protocol (tools.py).
 import re
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -216,10 +216,7 @@ class Memories:
 
 def plain(found: Any) -> Any:
     """A result as plain Python, without what is None."""
-    if is_dataclass(found):
-        told = {one.name: getattr(found, one.name) for one in fields(found)}
-        return {name: plain(one) for name, one in told.items() if one is not None}
-    return [plain(one) for one in found] if isinstance(found, list) else found
+    return asdict(found, dict_factory=lambda told: {name: one for name, one in told if one is not None})
 
 
 def _found_by(key: str, text: str) -> str:

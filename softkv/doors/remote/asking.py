@@ -5,7 +5,6 @@ Arguments that cannot be sent, such as functions, are refused before anything is
 Does not know which methods there are (reading.py, handle.py).
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import signature
@@ -21,20 +20,12 @@ from softkv.maths.heads import Heads
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Sending(ABC):
-    """A handle that sends the arguments of a method to a server."""
-
-    @abstractmethod
-    def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
-        """What the server says to these arguments of this method, which returns what is `told` by its annotation."""
-
-
 def sent(local: Method) -> Method:
-    """A method like the local one, whose arguments go to the server."""
+    """A method like the local one, whose arguments go to the server by the `_sent` of its handle."""
     takes = signature(local)
 
     @wraps(local)
-    def send(self: Sending, *given: Any, **named: Any) -> Any:
+    def send(self: Any, *given: Any, **named: Any) -> Any:
         (_, *names), arguments = takes.parameters, takes.bind(self, *given, **named).arguments
         document: dict[str, Any] = {}
         for name in names:

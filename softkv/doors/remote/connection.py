@@ -59,9 +59,8 @@ class ServerConnection:
             raise MissingExtra("a store behind a URL", package="httpx", extra="remote") from error
         self._httpx, self.patience, self._closed = httpx, wait, False
         self._lasting = lasting
-        base, self.store, loopback = _parts(url)
-        self._store = quoted(self.store)
-        self.url, self._base = f"{base}/{self._store}", base
+        base, store, loopback = _parts(url)
+        self._base, self.url, self._at = base, f"{base}/{quoted(store)}", f"{base}/v1/{quoted(store)}/"
         self._own = OwnLock(self.url)
         self.left: deque[str] = deque()  # snapshots that are no longer in use
         token = os.environ.get(TOKEN) if token is None else token
@@ -79,12 +78,11 @@ class ServerConnection:
     def ask(
         self, method: str, path: str, told: Any, document: Any = None, *, headers: Mapping[str, str] | None = None
     ) -> Any:
-        """The result of a request, which has to be as the annotation says that is `told`."""
+        """The result of a request below the store, which has to be as the annotation says that is `told`."""
         self._require_open()
         self._let_go()
         body = _body(document)
-        more = {"Content-Type": MEDIA_TYPE, **(headers or {})}
-        url = self._base + "/v1/" + path.replace("{store}", self._store)
+        url, more = self._at + path, {"Content-Type": MEDIA_TYPE, **(headers or {})}
         found = self._result(self._tried(lambda: self._client.request(method, url, content=body, headers=more)))
         self.require(fits(found, told))
         return found
@@ -117,17 +115,15 @@ class ServerConnection:
         """Release unused snapshots; not when they are collected, which may be in the middle of another request."""
         with suppress(IndexError, self._httpx.RequestError):
             while True:
-                self._client.delete(f"{self._base}/v1/{self._store}/snapshots/{self.left.popleft()}")
+                self._client.delete(f"{self._at}snapshots/{self.left.popleft()}")
 
     @contextmanager
     def stream(
         self, path: str, headers: Mapping[str, str] | None = None, *, silence: float = WAITS
     ) -> Iterator[Iterator[bytes]]:
-        """The answer to a GET, piece by piece."""
-        url = self._base + "/v1/" + path.replace("{store}", self._store)
-        request = self._client.build_request(
-            "GET", url, headers=headers, timeout=self._httpx.Timeout(silence, connect=5.0)
-        )
+        """The answer to a GET below the store, piece by piece."""
+        timeout = self._httpx.Timeout(silence, connect=5.0)
+        request = self._client.build_request("GET", self._at + path, headers=headers, timeout=timeout)
         answer = self._tried(lambda: self._client.send(request, stream=True))
         try:
             if answer.status_code != 200:
@@ -174,7 +170,7 @@ class ServerConnection:
         kind = answer.headers.get("Content-Type", "").partition(";")[0].strip()
         if answer.is_success and kind == MEDIA_TYPE:
             try:
-                return unpacked(memoryview(bytearray(answer.content)), classes=True)  # arrays of the caller's own
+                return unpacked(bytearray(answer.content), classes=True)  # arrays of the caller's own
             except InputError as error:
                 raise ServerError(f"{self.url} sent what cannot be read: {error}") from error
         if answer.is_success and kind in ("", "application/json"):

@@ -87,7 +87,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
 
     def __init__(self, connection: ServerConnection, *, writes: bool) -> None:
         super().__init__(connection)
-        self._writes, self._closed, self._changing = writes, False, threading.RLock()
+        self._closed, self._changing = False, threading.RLock()
         self._store: Any = Unfiled(RemoteReader(connection), writes=writes)
 
     def snapshot(self) -> RemoteView:
@@ -199,7 +199,7 @@ class RemoteStore(Closing, RemoteReader, Changes):
             self._ask("POST", "jobs", {"work": work, "options": options, "id": name}, _JOB)
             while job["state"] in ("waiting", "running"):
                 with suppress(ServerUnreachable):  # as it may be for a moment, while the work goes on
-                    self._watch(f"{{store}}/{where}/events", progress)
+                    self._watch(f"{where}/events", progress)
                 job = self._ended(work, where)
         except ServerUnreachable:
             raise

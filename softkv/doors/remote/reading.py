@@ -17,7 +17,7 @@ from softkv.answer import Answer, Answers
 from softkv.asking.given import place_of, require_one
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info
-from softkv.doors.remote.asking import Sending, sent
+from softkv.doors.remote.asking import sent
 from softkv.doors.remote.columns import RemoteColumns
 from softkv.doors.remote.connection import ServerConnection, quoted
 from softkv.errors import NotRemote, SoftKVError
@@ -40,7 +40,7 @@ _TOLD: dict[str, Any] = {  # the type of the answer, by path
 }
 
 
-class RemoteReader(Sending, Reader):
+class RemoteReader(Reader):
     """A store to read through its server: a Mapping, and the ways to look things up."""
 
     def __init__(self, connection: ServerConnection, headers: Mapping[str, str] | None = None) -> None:
@@ -52,9 +52,10 @@ class RemoteReader(Sending, Reader):
         return self._connection.url
 
     def _ask(self, method: str, path: str, document: Any = None, told: Any = None) -> Any:
-        return self._connection.ask(method, f"{{store}}/{path}", told or _TOLD[path], document, headers=self._headers)
+        return self._connection.ask(method, path, told or _TOLD[path], document, headers=self._headers)
 
     def _sent(self, name: str, told: Any, given: dict[str, Any]) -> Any:
+        """What the server says to these arguments of a method, which returns what is `told` by its annotation."""
         if name == "compare":
             require_one("query" in given)
         if told is Any:
@@ -174,8 +175,8 @@ class RemoteReader(Sending, Reader):
         suffix = suffix_of(target)
         disk.require_free(target, store=None, force=force)
         frozen = self._frozen()
-        count, path = len(frozen), f"{{store}}/export?format={suffix[1:]}"
-        with frozen._connection.stream(path, frozen._headers) as pieces, disk.written(target, force=force) as file:
+        count, where = len(frozen), f"export?format={suffix[1:]}"
+        with frozen._connection.stream(where, frozen._headers) as pieces, disk.written(target, force=force) as file:
             for piece in pieces:
                 file.write(piece)
         if progress is not None:
@@ -203,7 +204,7 @@ class RemoteView(Closing, RemoteReader):
     """A store as of one commit, on loan for a minute after each use. Close it, or use it as a context manager."""
 
     def __init__(self, connection: ServerConnection) -> None:
-        found = connection.ask("POST", "{store}/snapshots", _TOLD["snapshots"])
+        found = connection.ask("POST", "snapshots", _TOLD["snapshots"])
         self._name, self.commit, self._closed = quoted(found["snapshot"]), found["commit"], False
         super().__init__(connection, {"Softkv-Snapshot": self._name})
 

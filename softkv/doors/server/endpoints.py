@@ -59,8 +59,7 @@ class Call:
     @property
     def served(self) -> Served:
         """The store that the path names."""
-        if self._served is None:
-            self._served = self.stores[self.request.path_params["store"]]
+        assert self._served is not None
         return self._served
 
     @property
@@ -105,7 +104,7 @@ class Call:
 
     async def beside(self, work: Callable[["Call"], Any]) -> Response:
         """The result of some work, done in a thread for reading, as a response."""
-        crew = self.served.crews["writes" if self.endpoint.writes else "long" if self.endpoint.long else "reads"]
+        crew = self.served.crews["writes" if self.endpoint.writes else self.endpoint.crew]
         response: Response = await crew.run(lambda: self.worked(work), self.seconds)
         return response
 
@@ -125,6 +124,13 @@ class Call:
         headers = {} if self.commit is None else {"softkv-commit": str(self.commit)}
         return Response(body, self.endpoint.status, headers, media)
 
+    def require_right(self, *, writes: bool) -> None:
+        """Refuse a token that may only read and, for what `writes`, a store that is served to be read only."""
+        if self.request.scope.get("softkv.role") == "reader":
+            raise AccessRefused("this token may only read. Ask with a token that may write.")
+        if writes and self.served.read_only:
+            raise AccessRefused(f"the store {self.served.name!r} is served to be read only.")
+
     def require_time(self, *_: Any) -> None:
         """Raise DeadlinePassed once the deadline has passed; long work calls this now and then."""
         if time.monotonic() > self.begun + self.seconds:
@@ -137,8 +143,8 @@ class Endpoint:
 
     `work` gets a `Call` and returns what is sent: a result of the library, or plain lists, dicts and arrays, as JSON or
     packed (wire.py) as the client accepts; or a Response as it is. A plain function runs in a thread, that of the
-    writer if the endpoint `writes`, else one of those that read; a coroutine function runs on the event loop, and must
-    not do what takes long. Errors of the library become problems; others are logged without their words.
+    writer if the endpoint `writes`, else one of its `crew`; a coroutine function runs on the event loop, and must not
+    do what takes long. Errors of the library become problems; others are logged without their words.
 
         def _deleted(call: Call) -> dict[str, int]:
             return {"deleted": call.served.handle.delete(call.form.keys, batch=call.form.batch)}
@@ -155,7 +161,7 @@ class Endpoint:
     reply: Any = None
     status: int = 200
     writes: bool = False
-    long: bool = False  # reads so long that it must not keep others waiting
+    crew: str = "reads"  # whose threads do the work of an endpoint that writes nothing, as served.py names them
     media: str = JSON  # of the answer where nothing else was accepted
     query: Mapping[str, Any] = field(default_factory=dict)  # what the query string may hold, as schemas by name
     headers: Mapping[str, Any] = field(default_factory=dict)  # that are heeded beside those of every endpoint
@@ -179,7 +185,9 @@ class Endpoint:
         if call.request.query_params.keys() - self.query.keys():
             raise InputError(f"expected {', '.join(self.query) or 'nothing'} in the query string, got other names.")
         if "{store}" in self.path:
-            self._require_writable(call)
+            call._served = call.stores[call.request.path_params["store"]]
+        if self.writes:
+            call.require_right(writes=True)
         if self.form is not None:
             read, body = await _given(call)
             large = len(body) > ON_LOOP
@@ -187,15 +195,6 @@ class Endpoint:
         if inspect.iscoroutinefunction(self.work):
             return call.respond(await self.work(call))
         return await call.beside(self.work)
-
-    def _require_writable(self, call: Call) -> None:
-        served = call.served
-        if not self.writes:
-            return
-        if call.request.scope.get("softkv.role") == "reader":
-            raise AccessRefused("this token may only read. Ask with a token that may write.")
-        if served.read_only:
-            raise AccessRefused(f"the store {served.name!r} is served to be read only.")
 
     def _filled(self, read: Callable[[bytes], Any], body: bytes) -> RequestForm:
         assert self.form is not None

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from inspect import signature
 from types import NoneType
 from typing import Annotated, Any, Literal
@@ -230,10 +229,6 @@ class _File(Response):
             place += len(piece)
 
 
-async def _exported(call: Call) -> Any:
-    return await call.served.crews["exports"].run(partial(call.worked, _export), call.seconds)
-
-
 def _export(call: Call) -> Response:
     """A whole store as a response; only so many files take room at a time."""
     wanted, exports = call.request.query_params.get("format", FORMATS[0]), call.served.exports
@@ -268,6 +263,7 @@ def _changing(
 
 
 _Page = dict[str, Any]
+_FORMAT = {"format": {"enum": FORMATS, "default": FORMATS[0]}}
 _ANY: Any = Any, ...
 _KEYS: Any = str | Sequence[str | None] | None, None
 _OF_FRAMES = ("key", "text", "value", "payload", "vector")  # frames are not sent
@@ -277,9 +273,7 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/items/get", _got, GetForm, _Page),
     Endpoint("POST", "/v1/{store}/items/select", _selected, SelectForm, _Page),
     Endpoint("POST", "/v1/{store}/columns", _columns, ColumnsForm, _Page),
-    Endpoint(
-        "GET", "/v1/{store}/export", _exported, media=BINARY, query={"format": {"enum": FORMATS, "default": FORMATS[0]}}
-    ),
+    Endpoint("GET", "/v1/{store}/export", _export, media=BINARY, query=_FORMAT, crew="exports"),
     Endpoint("POST", "/v1/{store}/items/delete", _deleted, _DELETION, dict[str, int], writes=True),
     Endpoint("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page, writes=True),
     _changing(

@@ -157,8 +157,8 @@ class Jobs:
         *,
         shown: Callable[[Any], Any],
         hidden: Callable[[str], str],
-        backup: str | None = None,
-        model: str | None = None,
+        backup: str | None,
+        model: str | None,
     ) -> None:
         """Run jobs on a store; results are passed through `shown`, and words of errors through `hidden`."""
         self.db, self._shown, self._hidden, self.backup, self.model = db, shown, hidden, backup, model

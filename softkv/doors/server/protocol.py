@@ -104,11 +104,7 @@ class PatientServer(Server):
     """Serves one application on one socket until SIGTERM, Ctrl-C or `ends`, and then finishes what runs."""
 
     def __init__(
-        self,
-        app: Any,
-        context: ssl.SSLContext | None,
-        began: Callable[[], object],
-        ends: Callable[[], bool] = lambda: False,
+        self, app: Any, context: ssl.SSLContext | None, began: Callable[[], object], ends: Callable[[], bool]
     ) -> None:
         """Serve an application; `began` is called once it listens, and `ends` is asked regularly whether to end."""
         config = Config(

@@ -31,7 +31,7 @@ MOST_SHOWN = 100  # queries of a page
 OF_ROW, OF_NUMBER, PACKED = 200, 30, 8  # bytes of a contributor and of a number, in JSON and packed, about
 
 
-async def _looked_up(call: Call, method: str) -> Any:
+async def _looked_up(method: str, call: Call) -> Any:
     """The answer to one query, possibly asked together with others, or the answers to many."""
     form, options = call.form, call.options("query", "queries")
     if (form.query is None) == (form.queries is None):
@@ -190,18 +190,17 @@ def _require_room(call: Call, reader: Asker, count: int, options: Mapping[str, A
 
 _OPTIONAL = {"query": (QUERY | None, None), "queries": (QUERIES | None, None)}
 _ALONE = {"Softkv-Alone": {"enum": ALONE}}
-_ANSWERS: Any = AnswerDocument | list[AnswerDocument]
+_MANY: Any = list[AnswerDocument]
+_ANSWERS: Any = AnswerDocument | _MANY
 ENDPOINTS = (
     *(
         Endpoint(
-            "POST", f"/v1/{{store}}/{name}", partial(_looked_up, method=name), form, _ANSWERS, long=True, headers=_ALONE
+            "POST", f"/v1/{{store}}/{name}", partial(_looked_up, name), form, _ANSWERS, crew="long", headers=_ALONE
         )
         for name, form in ((one.__name__, form_of(one, **_OPTIONAL)) for one in (Asker.lookup, Asker.nearest))
     ),
     Endpoint("POST", "/v1/{store}/compare", _compared, form_of(Asker.compare), ComparisonDocument),
-    Endpoint(
-        "POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), list[AnswerDocument], long=True
-    ),
-    Endpoint("POST", "/v1/{store}/scene", _scene, form_of(Reader.scene), dict[str, Any], long=True),
-    Endpoint("POST", "/v1/{store}/evaluate", _evaluated, form_of(evaluate), Evaluation, long=True),
+    Endpoint("POST", "/v1/{store}/self_attention", _attended, form_of(Asker.self_attention), _MANY, crew="long"),
+    Endpoint("POST", "/v1/{store}/scene", _scene, form_of(Reader.scene), dict[str, Any], crew="long"),
+    Endpoint("POST", "/v1/{store}/evaluate", _evaluated, form_of(evaluate), Evaluation, crew="long"),
 )

@@ -71,15 +71,7 @@ class Crew:
 class Served:
     """One store of a server."""
 
-    def __init__(
-        self,
-        name: str,
-        handle: SoftKV,
-        *,
-        read_only: bool = False,
-        backups: str | None = None,
-        model: str | None = None,
-    ) -> None:
+    def __init__(self, name: str, handle: SoftKV, *, read_only: bool, backups: str | None, model: str | None) -> None:
         """Serve a handle; `backups` is the folder for its backup, `model` the embedder for `reembed`."""
         self.name, self.handle, self.read_only = name, handle, read_only
         handle._findings.together = Together(1)  # the lane joins questions, and those it asks alone must stay alone
@@ -139,7 +131,7 @@ class Served:
 class Stores:
     """The stores of a server, by name."""
 
-    def __init__(self, served: Iterable[Served] = ()) -> None:
+    def __init__(self, served: Iterable[Served]) -> None:
         self._served = {one.name: one for one in served}
         self._held = 0
 

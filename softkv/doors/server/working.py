@@ -17,7 +17,6 @@ from softkv.doors.server.endpoints import Call, Endpoint, plain, written
 from softkv.doors.server.forms import ANSWERS, OUTSIDE, RequestForm, form_of
 from softkv.doors.server.jobs import WORKS, Job
 from softkv.doors.server.questions import many
-from softkv.errors import AccessRefused
 
 EVENTS = "text/event-stream"
 _KINDS = Literal["lists", "hnsw", "ivf", "pq", "rabitq"]  # no factory strings: FAISS parses them without safety checks
@@ -57,12 +56,10 @@ class JobDocument(Document):
 
 
 async def _started(call: Call) -> dict[str, Any]:
-    wanted, served = call.form.root, call.served
-    _require_owner(call)
-    if served.read_only and WORKS[wanted.work].writes:
-        raise AccessRefused(f"the store {served.name!r} is served to be read only.")
+    wanted = call.form.root
+    call.require_right(writes=WORKS[wanted.work].writes)
     options = {name: getattr(wanted.options, name) for name in wanted.options.model_fields_set}
-    return served.jobs.start(wanted.work, options, wanted.id).told()
+    return call.served.jobs.start(wanted.work, options, wanted.id).told()
 
 
 async def _listed(call: Call) -> list[dict[str, Any]]:
@@ -74,7 +71,7 @@ def _looked_at(call: Call) -> dict[str, Any]:
 
 
 async def _cancelled(call: Call) -> dict[str, Any]:
-    _require_owner(call)
+    call.require_right(writes=False)
     job = _job(call)
     job.cancel()
     return job.told()
@@ -118,11 +115,6 @@ def _forecast(call: Call) -> Any:
     return call.served.handle.forecast_index(**options)
 
 
-def _require_owner(call: Call) -> None:
-    if call.request.scope.get("softkv.role") == "reader":
-        raise AccessRefused("this token may only read. Ask with a token that may write.")
-
-
 ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/jobs", _started, JobForm, JobDocument, status=202),
     Endpoint("GET", "/v1/{store}/jobs", _listed, reply=list[JobDocument]),
@@ -135,6 +127,6 @@ ENDPOINTS = (
         _forecast,
         form_of(SoftKV.forecast_index, **_BUILD),
         get_type_hints(SoftKV.forecast_index)["return"],
-        long=True,
+        crew="long",
     ),
 )
