@@ -77,8 +77,10 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             done = self._store.recorded(named)  # before anything is embedded
             if done is not None:
                 return done
-            kept = Profile.of(self._store.settings)
-            start = kept if len(self._store) else self._afresh(kept)
+            kept = start = Profile.of(self._store.settings)
+            if not len(self._store):  # a temperature by rule suited the items that were deleted
+                self._findings.forget()
+                start = replace(kept, temperature=kept.chosen_temperature)
             columns, profile = intake.prepared(what, start, self._store.layout, self._embedding, progress)
             settings = profile.settings() if profile != kept else None
             return self._append(**columns, on_conflict=on_conflict, settings=settings, stamp=named)
@@ -99,11 +101,6 @@ class Changes(Upkeep, MutableMapping[str, Value]):
         deleted = self._store.delete(keys, stamp=stamp)
         self._settle()
         return deleted
-
-    def _afresh(self, kept: Profile) -> Profile:
-        """The profile without the temperature by rule, which suited the items that were deleted."""
-        self._findings.forget()
-        return replace(kept, temperature=kept.chosen_temperature)
 
     def set_values(
         self,

@@ -40,7 +40,7 @@ from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.moments import ReadRows, measured, with_rows
-from softkv.ndarrays import Flags, Floats, Reals, Rows
+from softkv.ndarrays import Flags, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 from softkv.storage import Snapshot, Store
 from softkv.storage.protocol.publishing import FileContent
@@ -355,7 +355,9 @@ def rehearsed_by(
     progress: Progress,
 ) -> Calibration:
     """Rehearse lists; `among` computes their statistics from some rows only."""
-    queries, added = _queries_as_asked(form, asked.queries)
+    vectors, compared = asked.queries, COMPATIBILITIES.get(form.compatibility)
+    rewritten, added = form.queries(vectors, compared, np.ones(len(vectors)))
+    queries = rewritten if form.measures_distance else rewritten.astype(np.float32)  # as dot products take them
     counted = asked.live.copy()
     counted[asked.rows[asked.rows >= 0]] = False
     whole = Whole(among(asked.live), asked.live, asked.rows, form.most(added))
@@ -371,12 +373,6 @@ def rehearsed_by(
         whole=whole,
         progress=progress,
     )
-
-
-def _queries_as_asked(form: Form, vectors: npt.NDArray[np.float32]) -> tuple[Reals, Floats]:
-    """The queries as dot products take them, and what scores add."""
-    rewritten, added = form.queries(vectors, COMPATIBILITIES.get(form.compatibility), np.ones(len(vectors)))
-    return rewritten if form.measures_distance else rewritten.astype(np.float32), added
 
 
 def _drawn(snapshot: Snapshot, rows: int, most: int) -> Rows:

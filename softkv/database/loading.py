@@ -195,19 +195,16 @@ class Loading:
     def run(self, db: SoftKV, progress: Progress | None, kind: str | None = None) -> None:
         """Add all records; what was added stays whatever happens."""
         with _holding(db, kind, self._first[0].compared if self._first else None):
-            self._run(db, progress)
-
-    def _run(self, db: SoftKV, progress: Progress | None) -> None:
-        batches: Iterator[list[Record]] = chain([self._first] if self._first else [], self._rest)
-        if self._trail is not None:
-            self._outcome, batches = self._trail.beyond(db._store, batches)
-            self.seen += self._outcome.records
-        for batch in chain.from_iterable(map(_portions(db), batches)):
-            self._add(db, batch, progress)
-            if progress is not None:
-                progress(self.seen, 0)
-        if self._trail is not None:
-            self._trail.end(db._store, self._outcome)
+            batches: Iterator[list[Record]] = chain([self._first] if self._first else [], self._rest)
+            if self._trail is not None:
+                self._outcome, batches = self._trail.beyond(db._store, batches)
+                self.seen += self._outcome.records
+            for batch in chain.from_iterable(_portions(db, one) for one in batches):
+                self._add(db, batch, progress)
+                if progress is not None:
+                    progress(self.seen, 0)
+            if self._trail is not None:
+                self._trail.end(db._store, self._outcome)
 
     def close(self) -> None:
         """Close the file."""
@@ -329,9 +326,9 @@ def _holding(db: SoftKV, kind: str | None, compared: str | None) -> Iterator[Non
         raise
 
 
-def _portions(db: SoftKV) -> "Callable[[Sequence[Record]], Iterable[Sequence[Record]]]":
-    """The function that divides a batch which would not fit into a request."""
-    return lambda batch: [batch] if isinstance(db._store, Store) else db._store.portions(batch)
+def _portions(db: SoftKV, batch: "Sequence[Record]") -> "Iterable[Sequence[Record]]":
+    """A batch, divided if it would not fit into a request."""
+    return [batch] if isinstance(db._store, Store) else db._store.portions(batch)
 
 
 def _commit(db: SoftKV) -> int:

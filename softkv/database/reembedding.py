@@ -54,12 +54,11 @@ def reembed(store: Store, embedder: AnyEmbedder, progress: Progress | None) -> i
 def _refuse_bare(store: Store) -> None:
     """Refuse when some items were given as bare vectors."""
     with store.snapshot() as now:
-        order, bare = now.in_order(), 0
-        for start in range(0, len(order), BATCH):
-            bare += sum(item.text is None for item in now.items(order[start : start + BATCH]))
+        bare = sum(item.text is None for rows in now.in_portions() for item in now.items(rows))
+        items = len(now)
     if bare:
         raise EmbedderNeeded(
-            f"{bare:,} of {len(order):,} items were given as bare vectors, so there is no text to embed again. Delete "
+            f"{bare:,} of {items:,} items were given as bare vectors, so there is no text to embed again. Delete "
             "them, or add them anew with texts=. Nothing was written."
         )
 

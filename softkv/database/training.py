@@ -240,8 +240,17 @@ def checked_ks(given: Any) -> list[int]:
 
 
 def _learned_from(view: View, hold_out: float, *, least: float) -> Rows:
-    """The items that take part in learning."""
-    _require_learnable(view, len(view.snapshot), least=least)
+    """The items that take part in learning; an error if there are too few, or if their keys are too large or small."""
+    items = len(view.snapshot)
+    if items < FEWEST:
+        raise InputError(f"expected at least {FEWEST} items to learn from, but {view.snapshot.path} has {items}.")
+    (block,) = view.snapshot.blocks(view.snapshot.rows)
+    size = size_of(block.vectors, block.live, COMPATIBILITIES["dot"])
+    if not (size == 0 or least <= size <= LARGEST):
+        raise InputError(
+            f"expected keys of sizes from {least:g} to {LARGEST:g} to learn from, which float32 can divide by and "
+            f"multiply, got {size:g}. Make the store anew from scaled vectors."
+        )
     return np.flatnonzero(view.snapshot.live & ~held_out(view, hold_out))
 
 
@@ -255,18 +264,6 @@ def drawn(rows: Rows, most: int, seed: int) -> Rows:
     if len(rows) <= most:
         return rows
     return np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
-
-
-def _require_learnable(view: View, items: int, *, least: float) -> None:
-    if items < FEWEST:
-        raise InputError(f"expected at least {FEWEST} items to learn from, but {view.snapshot.path} has {items}.")
-    (block,) = view.snapshot.blocks(view.snapshot.rows)
-    size = size_of(block.vectors, block.live, COMPATIBILITIES["dot"])
-    if not (size == 0 or least <= size <= LARGEST):
-        raise InputError(
-            f"expected keys of sizes from {least:g} to {LARGEST:g} to learn from, which float32 can divide by and "
-            f"multiply, got {size:g}. Make the store anew from scaled vectors."
-        )
 
 
 def _values(view: View, rows: Rows) -> AnyArray:

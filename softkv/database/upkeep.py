@@ -179,7 +179,7 @@ class Upkeep(Reader):
             progress: Called with (what, done, all).
         """
         self._store.require_writable()
-        ways, ks, hold_out = None, training.checked_ks(k), checked_hold_out(hold_out)
+        ks, hold_out = training.checked_ks(k), checked_hold_out(hold_out)
         with self._lock:
             view = self._new_view()
             require_items(view.snapshot)
