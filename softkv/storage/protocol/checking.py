@@ -18,6 +18,7 @@ from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, Stor
 from softkv.ndarrays import AnyArray, Flags
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.deaths import Deaths
 from softkv.storage.catalog.derived import damaged_rows
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.secret import secret
@@ -313,7 +314,7 @@ def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
     rows = min(standing.rows, catalog.most_rows())
     found.alive = np.zeros(rows, np.bool_)
     try:
-        recorded = catalog.dead(standing).live(rows)
+        recorded = Deaths().replaced(catalog.deaths(standing, -1)).live(rows)
     except SoftKVError as error:
         report.findings.append(str(error))
         recorded = None
