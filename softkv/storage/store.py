@@ -30,7 +30,6 @@ from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import FileContent, drop_index, put_derived, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
-from softkv.storage.protocol.setting_apart import set_apart
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
@@ -271,7 +270,7 @@ class Store(Closing):
     def set_apart(self) -> None:
         """Make a copy of a store a separate one: with its own random draws, and batches that only the first counts."""
         with self._lock:
-            set_apart(self._require_writer())
+            self._require_writer().set_apart()
 
     def _switched(self) -> None:
         """Drop the view of the old generation after a switch to a new one, and with it the references to its files."""

@@ -28,6 +28,7 @@ from softkv.storage.catalog.begun import require_finished
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.labels import LabelCounts, LabelEntry, require_counts
 from softkv.storage.catalog.roster import Roster
+from softkv.storage.catalog.secret import make_secret
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import extend_windows, flat
@@ -387,3 +388,13 @@ class Writer:
             with self.commit(**({} if standing else {"settings": text})):
                 if standing:
                     self.catalog.put_standing(replace(standing, settings=text))
+
+    def set_apart(self) -> None:
+        """Make a copy of a store a separate one, used beside the first in the same cluster.
+
+        Its random draws become its own, so that the errors of the two are independent. It keeps the names of batches,
+        so that one sent again is written to neither, but with results of 0, since the first store counts them.
+        """
+        with self.work(), self.commit():
+            batches.count_nothing(self.catalog.connection)
+            make_secret(self.catalog.connection)
