@@ -233,7 +233,7 @@ class Store(Closing):
         told how many rows are copied, and of how many.
         """
         with self._lock:
-            compact(self._require_writer(), order, index=index, progress=progress)
+            compact(self._require_writer(), order, index, progress)
             self._switched()
 
     def put_index(self, name: str, content: FileContent, *, instead_of: str | None = None) -> None:
