@@ -114,7 +114,7 @@ def _name_at(directory: str) -> str | None:
 Accepting = Callable[[dict[str, Any]], object]  # is given the settings of a store, and may raise to refuse it
 
 
-def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None = None) -> Writer:
+def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None) -> Writer:
     """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n").
 
     `accept` is given its settings, and may raise before anything in the store has changed.
@@ -125,7 +125,9 @@ def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting |
             erase(directory, force=force)
     if mode == "n" or (mode == "c" and vacant):
         try:
-            return create_writer(directory, force=force)
+            with made_beside(directory, force=force) as (building, lock):
+                _fill(building)
+            return _writer(directory, lock)  # held since it was made
         except StoreExists:
             if mode == "n":
                 raise  # in mode "c", the other process has made what was asked for
@@ -147,13 +149,6 @@ def open_writer(directory: str, *, force: bool, accept: Accepting | None = None)
 
     lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on no process can replace the store
     return _writer(directory, lock, accept)
-
-
-def create_writer(directory: str, *, force: bool) -> Writer:
-    """Make a store and become its writer, without letting go of the lock in between."""
-    with made_beside(directory, force=force) as (building, lock):
-        _fill(building)
-    return _writer(directory, lock)
 
 
 @contextmanager
