@@ -113,7 +113,7 @@ def _anew(
             os.chmod(building, os.stat(source).st_mode & 0o777 | 0o700)
         made = _Copy(source, building, lock, progress, known).into_nothing(marked=marked)
     lock.release()
-    return Backup(directory, made.commit, made.items, made.written, made.left_out)
+    return replace(made, path=directory)
 
 
 def require_apart(source: str, directory: str) -> None:
@@ -211,11 +211,10 @@ class _Copy:
         self._written, self._left_out = os.path.getsize(self._staged), list(original.lost)
         wanted = [(record, file) for record, file in original.indexes if record.file not in common.indexes]
         runs = {number: _runs(standing, common) for number, standing in original.standings.items()}
-        shapes = {number: standing.layout.arenas for number, standing in original.standings.items()}
         self._total = sum(record.size for record, _ in wanted) + sum(
             len(run) * shape.row_bytes
-            for number in runs
-            for run, shape in zip(runs[number], shapes[number], strict=True)
+            for number, standing in original.standings.items()
+            for run, shape in zip(runs[number], standing.layout.arenas, strict=True)
         )
         files.require_room(self.directory, self._total, f"copying {self.source}")
         for number, generation in original.generations.items():
