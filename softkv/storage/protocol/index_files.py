@@ -10,7 +10,6 @@ has to be made again. Does not know what the bytes mean. Writes nothing.
 import hashlib
 import os
 import re
-import stat
 import threading
 from collections.abc import Container, Iterator
 from contextlib import suppress
@@ -148,9 +147,9 @@ def find(catalog: Catalog, directory: str, generation: int, name: str, commit: i
 def numbered(directory: str) -> list[int]:
     """The numbers under which something other than a directory lies in index/, which must be a directory itself."""
     folder = os.path.join(directory, INDEX)
+    if not files.is_directory(folder):
+        return []
     try:
-        if not stat.S_ISDIR(os.lstat(folder).st_mode):
-            return []
         with os.scandir(folder) as entries:
             names = [one.name for one in entries if not one.is_dir(follow_symlinks=False)]
     except OSError:  # an unreadable cache must not prevent opening the store
@@ -179,6 +178,6 @@ def require_folder(directory: str) -> str:
     if not os.path.lexists(folder):
         files.make_directory(folder)
         files.sync_directory(directory)
-    elif not stat.S_ISDIR(os.lstat(folder).st_mode):
+    elif not files.is_directory(folder):
         raise NotAStore(f"{folder} is not a directory, so nothing is written there")
     return folder
