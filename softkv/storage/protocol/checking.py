@@ -8,7 +8,7 @@ decides what repairing.py saves.
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,14 +194,11 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     """Survey the rows that a rebuild has written so far, apart from the others: their damage costs no item."""
     standing = catalog.standing(number)
     report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
-    begun = Survey(report, standing=standing)
-    begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
-    try:
+    with closing(Survey(report, standing=standing)) as begun:
+        begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
         granule = _granule(report, catalog, standing)
         for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
             _survey_arena(begun, catalog, directory, ArenaIdentity(head.store, number, shape), granule, tail)
-    finally:
-        begun.close()
 
 
 def _believable_rows(report: Report, catalog: Catalog, directory: str, standing: Standing) -> int:

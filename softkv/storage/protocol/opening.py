@@ -10,7 +10,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -105,10 +105,8 @@ def _name_at(directory: str) -> str | None:
         catalog = in_one_place(directory, lambda: connect(directory), lambda found: found.connection.close())
     except StoreNotFound:
         return None
-    try:
+    with closing(catalog.connection):
         return catalog.head().store
-    finally:
-        catalog.connection.close()
 
 
 Accepting = Callable[[dict[str, Any]], object]  # is given the settings of a store, and may raise to refuse it
