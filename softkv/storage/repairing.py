@@ -17,6 +17,7 @@ from softkv.ndarrays import Rows
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.roster import Roster, RosterEntry
+from softkv.storage.layout import AnyPath
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.checking import Report, Survey, survey
 from softkv.storage.protocol.index_files import IndexFile
@@ -46,7 +47,7 @@ class Repaired:
 Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], Repaired, Store], None]
 
 
-def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: Carrying | None = None) -> Repaired:
+def repair(path: AnyPath, new: AnyPath, *, carry: Carrying | None = None) -> Repaired:
     """Write the good items of the store at `path` to a new store. Items without a key get new numbers.
 
     Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that

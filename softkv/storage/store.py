@@ -4,9 +4,8 @@ Reading is the work of snapshot.py: every call here looks for the newest commit 
 the work of writer.py. This file joins the two, and is what the rest of softkv sees of storage.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from softkv.errors import AccessRefused, HandleClosed, InputError
 from softkv.ndarrays import Rows
@@ -19,6 +18,7 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
+from softkv.storage.layout import AnyPath as AnyPath
 from softkv.storage.layout import Layout, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
@@ -34,7 +34,6 @@ from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 
-AnyPath: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
 
 

@@ -22,7 +22,7 @@ from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena
-from softkv.storage.layout import BACKUP, CATALOG, INDEX, RESTORED, generation_name
+from softkv.storage.layout import BACKUP, CATALOG, INDEX, RESTORED, AnyPath, generation_name
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.generation import Generation
@@ -61,12 +61,7 @@ class _Common:
 
 
 def backup(
-    path: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-    known: Head | None = None,
+    path: AnyPath, target: AnyPath, *, force: bool = False, progress: Progress | None = None, known: Head | None = None
 ) -> Backup:
     """Copy a store into a new directory, or what is new into an earlier backup; others may write to it meanwhile.
 
@@ -87,13 +82,7 @@ def backup(
             lock.release()
 
 
-def restore(
-    path: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Backup:
+def restore(path: AnyPath, target: AnyPath, *, force: bool = False, progress: Progress | None = None) -> Backup:
     """Copy a backup to a path where nothing is, as a store of its own that may be written to."""
     source, directory = opening.directory_of(path), opening.directory_of(target)
     with _translating(source, directory):

@@ -26,7 +26,7 @@ from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity
-from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, generation_name
+from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, AnyPath, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
@@ -87,7 +87,7 @@ class Survey:
             self.catalog.connection.close()
 
 
-def check(path: str | os.PathLike[str], *, at_least: int | None = None) -> Report:
+def check(path: AnyPath, *, at_least: int | None = None) -> Report:
     """Check a store; raises only where there is none. Safe while others write: it checks one commit.
 
     `at_least` is a commit that it must have reached: an older copy of a store is undamaged, but does not show its age.

@@ -35,7 +35,7 @@ from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.named import MANIFEST
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED
+from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED, AnyPath
 from softkv.storage.protocol.acknowledged import require_at_close
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.generation import Generation
@@ -46,7 +46,7 @@ LOG = log_of(__name__)
 _LONGEST_ANCESTRY = 1 << 16
 
 
-def directory_of(path: str | os.PathLike[str]) -> str:
+def directory_of(path: AnyPath) -> str:
     """The directory that a path leads to, links on the way followed."""
     given = os.fsdecode(path)
     if not given:  # as from a variable that was never set; the working directory is named by "."
