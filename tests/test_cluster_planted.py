@@ -25,7 +25,7 @@ from softkv.doors.cluster.whole import WholeSnapshot, WholeView
 from softkv.errors import BatchMismatch, CommitUncertain, DuplicateKey, NotAStore, PartlyAdded, StorageFull
 from softkv.index.verdict import Verdict
 from softkv.storage.catalog import batches
-from softkv.storage.protocol import setting_apart
+from softkv.storage.protocol import writer
 
 from .clusters import clustered, opened, require_alike
 from .databases import filled, measured_always, vectors_of
@@ -279,7 +279,7 @@ def _a_part_forgets_batches(patch: Patch) -> None:
 
 
 def _both_parts_draw_alike(patch: Patch) -> None:
-    patch.setattr(setting_apart, "make_secret", lambda _connection: None)
+    patch.setattr(writer, "make_secret", lambda _connection: None)
 
 
 def _readers_do_not_follow(patch: Patch) -> None:

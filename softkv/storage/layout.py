@@ -3,13 +3,17 @@
 Does not touch the disk.
 """
 
+import os
 import re
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from softkv.errors import ShapeError
 from softkv.kinds import ValueKind as ValueKind
+
+AnyPath: TypeAlias = str | os.PathLike[str]
 
 FORMAT = 3  # the number of the format that this code writes
 CATALOG, INDEX = "catalog.sqlite", "index"

@@ -5,6 +5,7 @@ Never touches the old store, and never guesses: a row with one doubtful byte sta
 
 import os
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,6 +17,7 @@ from softkv.ndarrays import Rows
 from softkv.storage.catalog.loading import loaded
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.roster import Roster, RosterEntry
+from softkv.storage.layout import AnyPath
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.checking import Report, Survey, survey
 from softkv.storage.protocol.index_files import IndexFile
@@ -45,7 +47,7 @@ class Repaired:
 Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None], Repaired, Store], None]
 
 
-def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: Carrying | None = None) -> Repaired:
+def repair(path: AnyPath, new: AnyPath, *, carry: Carrying | None = None) -> Repaired:
     """Write the good items of the store at `path` to a new store. Items without a key get new numbers.
 
     Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that
@@ -54,8 +56,7 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
     target = os.path.abspath(os.fspath(new))
     if not opening.is_vacant(target):
         raise StoreExists(f"{target} is there already; repairing writes to a new place and overwrites nothing")
-    found = survey(os.path.abspath(os.fspath(path)))
-    try:
+    with closing(survey(os.path.abspath(os.fspath(path)))) as found:
         catalog, head = found.catalog, found.head
         if catalog is None or head is None or (head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
@@ -72,8 +73,6 @@ def repair(path: str | os.PathLike[str], new: str | os.PathLike[str], *, carry: 
                 find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
                 carry(settings, find, done, store)
         return done
-    finally:
-        found.close()
 
 
 def _names(roster: Roster, rows: Rows) -> list[str | int]:

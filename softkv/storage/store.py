@@ -4,9 +4,8 @@ Reading is the work of snapshot.py: every call here looks for the newest commit 
 the work of writer.py. This file joins the two, and is what the rest of softkv sees of storage.
 """
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from softkv.errors import AccessRefused, HandleClosed, InputError
 from softkv.ndarrays import Rows
@@ -19,6 +18,7 @@ from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.closing import Closing
 from softkv.storage.disk.locks import require_held
 from softkv.storage.disk.place import in_one_place
+from softkv.storage.layout import AnyPath as AnyPath
 from softkv.storage.layout import Layout, ValueKind
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.backup import Backup, backup
@@ -30,12 +30,10 @@ from softkv.storage.protocol.following import Following
 from softkv.storage.protocol.opening import Accepting
 from softkv.storage.protocol.publishing import FileContent, drop_index, put_derived, put_index
 from softkv.storage.protocol.rebuilding import Rebuild, abandon, begin
-from softkv.storage.protocol.setting_apart import set_apart
 from softkv.storage.protocol.snapshot import Snapshot
 from softkv.storage.protocol.writer import Writer
 from softkv.storage.threads import OwnLock
 
-AnyPath: TypeAlias = str | os.PathLike[str]
 MODES = ("r", "w", "c", "n")
 
 
@@ -234,7 +232,7 @@ class Store(Closing):
         told how many rows are copied, and of how many.
         """
         with self._lock:
-            compact(self._require_writer(), order, index=index, progress=progress)
+            compact(self._require_writer(), order, index, progress)
             self._switched()
 
     def put_index(self, name: str, content: FileContent, *, instead_of: str | None = None) -> None:
@@ -271,7 +269,7 @@ class Store(Closing):
     def set_apart(self) -> None:
         """Make a copy of a store a separate one: with its own random draws, and batches that only the first counts."""
         with self._lock:
-            set_apart(self._require_writer())
+            self._require_writer().set_apart()
 
     def _switched(self) -> None:
         """Drop the view of the old generation after a switch to a new one, and with it the references to its files."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from softkv.errors import FormatTooNew, IndexDamaged, StoreDamaged, WriterFenced
 from softkv.storage.catalog.connection import Connection
-from softkv.storage.catalog.deaths import Bitmap, Deaths, bitmap_of
+from softkv.storage.catalog.deaths import Bitmap, bitmap_of
 from softkv.storage.catalog.secret import make_secret
 from softkv.storage.catalog.tables import (
     APPLICATION,
@@ -278,17 +278,13 @@ class Catalog:
                 raise self.connection.damage(f"the dead rows of block {block} are damaged")
         return changed
 
-    def dead(self, standing: Standing) -> Deaths:
-        """All dead rows of a generation."""
-        return Deaths().replaced(self.deaths(standing, -1))
-
-    def labels(self, first: int = 0) -> list[tuple[int, str, int]]:
-        """(code, label, live items) of all labels from code `first` on, in the order of codes."""
-        rows = self.connection.rows(_LABELS, (first,))
+    def labels(self) -> list[tuple[int, str, int]]:
+        """(code, label, live items) of all labels, in the order of codes."""
+        rows = self.connection.rows(_LABELS)
         for position, (*content, found) in enumerate(rows):
             kept = _counts((content[0], content[2])) and isinstance(content[1], str) and seal(*content) == found
-            if content[0] != first + position or not kept:
-                raise self.connection.damage(f"label {first + position} is damaged")
+            if content[0] != position or not kept:
+                raise self.connection.damage(f"label {position} is damaged")
         return [(code, label, count) for code, label, count, _ in rows]
 
     def label_count(self) -> int:
@@ -362,5 +358,5 @@ _PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM 
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = [f"FROM {table} WHERE generation = ? AND (? IS NULL OR name = ?)" for table in ("indexes", "derived")]
 _INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"
-_LABELS = "SELECT * FROM labels WHERE code >= ? ORDER BY code"
+_LABELS = "SELECT * FROM labels WHERE code >= 0 ORDER BY code"
 _LABEL_BYTES = "SELECT code, CAST(label AS BLOB), count, seal FROM labels"

@@ -19,7 +19,7 @@ import numpy as np
 
 from softkv.errors import StoreDamaged
 from softkv.ndarrays import Flags, Rows
-from softkv.storage.batch import Content
+from softkv.storage.batch import Batch, Content
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.loading import loaded, numbers_of
@@ -224,23 +224,15 @@ class Roster:
             return False
         return len(found) == stop - start and _are_sound(found, range(start, stop))
 
-    def enrol(
-        self,
-        first_row: int,
-        first_item: int,
-        ordinals: Sequence[int],
-        keys: Sequence[str | None],
-        encoded: Sequence[bytes | None],
-        contents: Sequence[Content] | None,
-        commit: int,
-    ) -> None:
-        """Write new items in consecutive rows."""
-        numbers = range(first_item, first_item + len(keys))
-        seals = [0] * len(keys) if contents is None else [content_seal(content) for content in contents]
+    def enrol(self, first_row: int, first_item: int, ordinals: Sequence[int], batch: Batch, commit: int) -> None:
+        """Write the items of a batch in consecutive rows."""
+        count, contents = len(batch), batch.contents
+        numbers = range(first_item, first_item + count)
+        seals = [0] * count if contents is None else [content_seal(content) for content in contents]
         rows = [
             (row, item, ordinal, key, commit, None, item_seal(item, ordinal, commit, text, content) + row)
             for row, item, ordinal, key, text, content in zip(
-                range(first_row, first_row + len(keys)), numbers, ordinals, keys, encoded, seals, strict=True
+                range(first_row, first_row + count), numbers, ordinals, batch.keys, batch.encoded, seals, strict=True
             )
         ]
         carried = zip(numbers, contents or [], strict=False)
@@ -249,11 +241,10 @@ class Roster:
         if kept:
             self._connection.run_many(insertion("contents"), kept)
 
-    def bury(self, rows: Iterable[int], commit: int) -> None:
+    def bury(self, rows: Rows, commit: int) -> None:
         """Mark these live rows as dead."""
-        dying = list(rows)
-        lists = [json.dumps(dying[start : start + _MOST_ROWS]) for start in range(0, len(dying), _MOST_ROWS)]
-        if self._connection.run_many(self._sql.bury, [(commit, commit, one) for one in lists]) != len(dying):
+        lists = [json.dumps(rows[start : start + _MOST_ROWS].tolist()) for start in range(0, len(rows), _MOST_ROWS)]
+        if self._connection.run_many(self._sql.bury, [(commit, commit, one) for one in lists]) != len(rows):
             raise self._connection.damage("some rows to delete are not live")
 
     def copy_live(self, generation: int, count: int) -> None:

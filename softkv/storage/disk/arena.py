@@ -329,9 +329,6 @@ class VerifiedRows:
             self._kept[start] = known
         return known[first - start : last - start]
 
-    def _span(self, window: int) -> tuple[int, int]:
-        return window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
-
     def _checksums(self, data: memoryview, windows: Counts) -> list[int]:
         """The checksums of windows; of a window that has grown since it was compared, only the new part is read."""
         granule, (seen, length, checksum) = self.arena.granule, self._progress
@@ -360,7 +357,7 @@ class VerifiedRows:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _damage(self, window: int, what: str) -> StoreDamaged:
-        start, end = self._span(window)
+        start, end = window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
         return StoreDamaged(f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} {what}")
 
 

@@ -167,7 +167,7 @@ def pin_exclusive(generation: str) -> FileLock | None:
     return _locked(os.path.join(generation, PIN), exclusive=True, create=True)
 
 
-def require_writable_platform(directory: str, *, force: bool = False) -> None:
+def require_writable_platform(directory: str, *, force: bool) -> None:
     """Refuse to write where locks or durability cannot be relied on."""
     if fcntl is None or sys.platform not in ("linux", "darwin"):
         raise WritingUnsupported(

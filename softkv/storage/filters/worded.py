@@ -27,7 +27,7 @@ A filter that cannot be understood is a FilterError that names the place. Does n
 import difflib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -114,11 +114,11 @@ class _Reader:
             raise _refusal(at, "operators or the names of fields", both, 'Separate them: {"$and": [{...}, {...}]}.')
         if operators:
             return all_of(self._operator(name, given[name], path, f"{at}[{_quoted(name)}]", level) for name in given)
-        return all_of([Field(path, AnObject()), *self._nested(given, path, at, level)])
-
-    def _nested(self, given: Mapping[Any, Any], path: FieldPath, at: str, level: int) -> Iterator[Condition]:
-        for name, operand in given.items():
-            yield self._field(operand, (*path, _field_name(name, at)), f"{at}[{_quoted(name)}]", level + 1)
+        nested = (
+            self._field(operand, (*path, name), f"{at}[{_quoted(name)}]", level + 1)
+            for name, operand in zip(names, given.values(), strict=True)
+        )
+        return all_of([Field(path, AnObject()), *nested])
 
     def _operator(self, name: str, operand: Any, path: FieldPath, at: str, level: int) -> Condition:
         self._count(at, level)

@@ -22,7 +22,7 @@ from softkv.storage.catalog.catalog import Catalog, Head, IndexRecord, Standing
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import Arena
-from softkv.storage.layout import BACKUP, CATALOG, INDEX, RESTORED, generation_name
+from softkv.storage.layout import BACKUP, CATALOG, INDEX, RESTORED, AnyPath, generation_name
 from softkv.storage.protocol import opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.generation import Generation
@@ -61,12 +61,7 @@ class _Common:
 
 
 def backup(
-    path: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-    known: Head | None = None,
+    path: AnyPath, target: AnyPath, *, force: bool = False, progress: Progress | None = None, known: Head | None = None
 ) -> Backup:
     """Copy a store into a new directory, or what is new into an earlier backup; others may write to it meanwhile.
 
@@ -87,13 +82,7 @@ def backup(
             lock.release()
 
 
-def restore(
-    path: str | os.PathLike[str],
-    target: str | os.PathLike[str],
-    *,
-    force: bool = False,
-    progress: Progress | None = None,
-) -> Backup:
+def restore(path: AnyPath, target: AnyPath, *, force: bool = False, progress: Progress | None = None) -> Backup:
     """Copy a backup to a path where nothing is, as a store of its own that may be written to."""
     source, directory = opening.directory_of(path), opening.directory_of(target)
     with _translating(source, directory):
@@ -113,7 +102,7 @@ def _anew(
             os.chmod(building, os.stat(source).st_mode & 0o777 | 0o700)
         made = _Copy(source, building, lock, progress, known).into_nothing(marked=marked)
     lock.release()
-    return Backup(directory, made.commit, made.items, made.written, made.left_out)
+    return replace(made, path=directory)
 
 
 def require_apart(source: str, directory: str) -> None:
@@ -211,11 +200,10 @@ class _Copy:
         self._written, self._left_out = os.path.getsize(self._staged), list(original.lost)
         wanted = [(record, file) for record, file in original.indexes if record.file not in common.indexes]
         runs = {number: _runs(standing, common) for number, standing in original.standings.items()}
-        shapes = {number: standing.layout.arenas for number, standing in original.standings.items()}
         self._total = sum(record.size for record, _ in wanted) + sum(
             len(run) * shape.row_bytes
-            for number in runs
-            for run, shape in zip(runs[number], shapes[number], strict=True)
+            for number, standing in original.standings.items()
+            for run, shape in zip(runs[number], standing.layout.arenas, strict=True)
         )
         files.require_room(self.directory, self._total, f"copying {self.source}")
         for number, generation in original.generations.items():

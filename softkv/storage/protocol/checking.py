@@ -8,7 +8,7 @@ decides what repairing.py saves.
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, Stor
 from softkv.ndarrays import AnyArray, Flags
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.deaths import Deaths
 from softkv.storage.catalog.derived import damaged_rows
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.secret import secret
@@ -25,7 +26,7 @@ from softkv.storage.catalog.tables import seal
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import HEADER, Arena, ArenaIdentity
-from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, generation_name
+from softkv.storage.layout import GENERATION_NAME, GRANULE, WINDOW, AnyPath, generation_name
 from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
@@ -86,7 +87,7 @@ class Survey:
             self.catalog.connection.close()
 
 
-def check(path: str | os.PathLike[str], *, at_least: int | None = None) -> Report:
+def check(path: AnyPath, *, at_least: int | None = None) -> Report:
     """Check a store; raises only where there is none. Safe while others write: it checks one commit.
 
     `at_least` is a commit that it must have reached: an older copy of a store is undamaged, but does not show its age.
@@ -193,14 +194,11 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     """Survey the rows that a rebuild has written so far, apart from the others: their damage costs no item."""
     standing = catalog.standing(number)
     report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
-    begun = Survey(report, standing=standing)
-    begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
-    try:
+    with closing(Survey(report, standing=standing)) as begun:
+        begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
         granule = _granule(report, catalog, standing)
         for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
             _survey_arena(begun, catalog, directory, ArenaIdentity(head.store, number, shape), granule, tail)
-    finally:
-        begun.close()
 
 
 def _believable_rows(report: Report, catalog: Catalog, directory: str, standing: Standing) -> int:
@@ -313,7 +311,7 @@ def _survey_items(found: Survey, catalog: Catalog, standing: Standing) -> None:
     rows = min(standing.rows, catalog.most_rows())
     found.alive = np.zeros(rows, np.bool_)
     try:
-        recorded = catalog.dead(standing).live(rows)
+        recorded = Deaths().replaced(catalog.deaths(standing, -1)).live(rows)
     except SoftKVError as error:
         report.findings.append(str(error))
         recorded = None

@@ -68,13 +68,7 @@ class _Course:
             self.tell()
 
 
-def compact(
-    writer: Writer,
-    order: Any = None,
-    *,
-    index: Mapping[str, FileContent] | None = None,
-    progress: Progress | None = None,
-) -> None:
+def compact(writer: Writer, order: Any, index: Mapping[str, FileContent] | None, progress: Progress | None) -> None:
     """Remove dead rows. Does nothing to a store without any, unless there is an order or an index."""
     with writer.work():
         standing, deaths = writer.committed.standing, writer.committed.deaths

@@ -57,8 +57,7 @@ class Generation:
 
         def opened(shape: RowShape) -> Arena:
             identity = ArenaIdentity(store, standing.generation, shape)
-            derived = shape.role == "norms"
-            return _open_arena(os.path.join(path, shape.file), identity, granule, write=write, derived=derived)
+            return _open_arena(os.path.join(path, shape.file), identity, granule, write=write)
 
         with ExitStack() as undone:
             undone.callback(pin.release)
@@ -198,12 +197,12 @@ def _arenas(make: Callable[[RowShape], Arena], layout: Layout, undone: ExitStack
     return arenas
 
 
-def _open_arena(path: str, identity: ArenaIdentity, granule: int, *, write: bool, derived: bool) -> Arena:
-    """Open an arena; one that is derived is made again by a writer when it is missing or damaged."""
+def _open_arena(path: str, identity: ArenaIdentity, granule: int, *, write: bool) -> Arena:
+    """Open an arena; that of norms is derived, and made again by a writer when it is missing or damaged."""
     try:
         return Arena.open(path, identity, granule, write=write)
     except StoreDamaged:
-        if not derived:
+        if identity.shape.role != "norms":
             raise
         if not write:
             return Arena.absent(path, identity.shape, granule)

@@ -10,7 +10,6 @@ has to be made again. Does not know what the bytes mean. Writes nothing.
 import hashlib
 import os
 import re
-import stat
 import threading
 from collections.abc import Container, Iterator
 from contextlib import suppress
@@ -58,7 +57,10 @@ class IndexFile:
         """The bytes of the file, read-only; `IndexDamaged` where size or checksum are not those that were written."""
         with self._lock:
             if self._content is None:
-                content = self._room()
+                try:
+                    content = np.empty(self._believable_size(), np.uint8).data  # a bytearray is filled with zeros first
+                except MemoryError as error:
+                    raise self._damage(f"has {self.size} bytes, which do not fit into memory") from error
                 for start, piece in self.pieces():
                     content[start : start + len(piece)] = piece
                 self._content = content
@@ -72,29 +74,25 @@ class IndexFile:
                 for _ in self.pieces():
                     pass
 
-    def _room(self) -> memoryview:
-        try:
-            return np.empty(self._believable_size(), np.uint8).data  # a bytearray is filled with zeros first
-        except MemoryError:
-            self._problem = f"has {self.size} bytes, which do not fit into memory"
-            self._believable_size()
-            raise
-
     def _believable_size(self) -> int:
         """The size in the catalog, checked against the file: a false size must not allocate memory."""
-        if not self._problem:
-            found = os.fstat(self._descriptor)
-            if found.st_size != self.size:
-                self._problem = f"has {found.st_size} bytes instead of {self.size}"
-            elif self.size > _LARGE + _PACKED * 512 * found.st_blocks:
-                self._problem = f"says that it has {found.st_size} bytes, but is a hole for the most part"
         if self._problem:
-            self._let_go()
-            raise IndexDamaged(
-                f"{self.path} {self._problem}. It comes from the items, of which none is lost: build the index again, "
-                "or fit again if it is a projection."
-            )
+            raise self._damage(self._problem)
+        found = os.fstat(self._descriptor)
+        if found.st_size != self.size:
+            raise self._damage(f"has {found.st_size} bytes instead of {self.size}")
+        if self.size > _LARGE + _PACKED * 512 * found.st_blocks:
+            raise self._damage(f"says that it has {found.st_size} bytes, but is a hole for the most part")
         return self.size
+
+    def _damage(self, problem: str) -> IndexDamaged:
+        """The error for a file that cannot be used; it is closed, and later calls say the same."""
+        self._problem = self._problem or problem
+        self._let_go()
+        return IndexDamaged(
+            f"{self.path} {self._problem}. It comes from the items, of which none is lost: build the index again, "
+            "or fit again if it is a projection."
+        )
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """All bytes, in pieces with their offsets; if they are wrong, `IndexDamaged` is raised at the end."""
@@ -105,7 +103,7 @@ class IndexFile:
             yield start, piece
             start += len(piece)
         if digest.digest() != self._record.sha256:
-            self._problem = self._problem or "does not match its checksum"
+            raise self._damage("does not match its checksum")
         self._believable_size()
 
     def _piece(self, start: int, length: int) -> bytes:
@@ -115,8 +113,7 @@ class IndexFile:
         except OSError as error:
             raise StorageFailed(f"cannot read {self.path}: {os.strerror(error.errno or 0)}") from error
         if not piece:  # cut off since it was measured
-            self._problem = "was cut off while it was read"
-            self._believable_size()
+            raise self._damage("was cut off while it was read")
         return piece
 
     def close(self) -> None:
@@ -150,9 +147,9 @@ def find(catalog: Catalog, directory: str, generation: int, name: str, commit: i
 def numbered(directory: str) -> list[int]:
     """The numbers under which something other than a directory lies in index/, which must be a directory itself."""
     folder = os.path.join(directory, INDEX)
+    if not files.is_directory(folder):
+        return []
     try:
-        if not stat.S_ISDIR(os.lstat(folder).st_mode):
-            return []
         with os.scandir(folder) as entries:
             names = [one.name for one in entries if not one.is_dir(follow_symlinks=False)]
     except OSError:  # an unreadable cache must not prevent opening the store
@@ -181,6 +178,6 @@ def require_folder(directory: str) -> str:
     if not os.path.lexists(folder):
         files.make_directory(folder)
         files.sync_directory(directory)
-    elif not stat.S_ISDIR(os.lstat(folder).st_mode):
+    elif not files.is_directory(folder):
         raise NotAStore(f"{folder} is not a directory, so nothing is written there")
     return folder

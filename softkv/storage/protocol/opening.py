@@ -10,7 +10,7 @@ import secrets
 import shlex
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.named import MANIFEST
 from softkv.storage.disk.place import in_one_place
-from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED
+from softkv.storage.layout import BACKUP, CATALOG, FORMAT, GENERATION_NAME, INDEX, RESTORED, AnyPath
 from softkv.storage.protocol.acknowledged import require_at_close
 from softkv.storage.protocol.committed import Committed, load
 from softkv.storage.protocol.generation import Generation
@@ -46,7 +46,7 @@ LOG = log_of(__name__)
 _LONGEST_ANCESTRY = 1 << 16
 
 
-def directory_of(path: str | os.PathLike[str]) -> str:
+def directory_of(path: AnyPath) -> str:
     """The directory that a path leads to, links on the way followed."""
     given = os.fsdecode(path)
     if not given:  # as from a variable that was never set; the working directory is named by "."
@@ -105,16 +105,14 @@ def _name_at(directory: str) -> str | None:
         catalog = in_one_place(directory, lambda: connect(directory), lambda found: found.connection.close())
     except StoreNotFound:
         return None
-    try:
+    with closing(catalog.connection):
         return catalog.head().store
-    finally:
-        catalog.connection.close()
 
 
 Accepting = Callable[[dict[str, Any]], object]  # is given the settings of a store, and may raise to refuse it
 
 
-def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None = None) -> Writer:
+def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting | None) -> Writer:
     """Open a store for writing: as it is ("w"), made if need be ("c"), or anew ("n").
 
     `accept` is given its settings, and may raise before anything in the store has changed.
@@ -125,7 +123,9 @@ def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting |
             erase(directory, force=force)
     if mode == "n" or (mode == "c" and vacant):
         try:
-            return create_writer(directory, force=force)
+            with made_beside(directory, force=force) as (building, lock):
+                _fill(building)
+            return _writer(directory, lock)  # held since it was made
         except StoreExists:
             if mode == "n":
                 raise  # in mode "c", the other process has made what was asked for
@@ -147,13 +147,6 @@ def open_writer(directory: str, *, force: bool, accept: Accepting | None = None)
 
     lock = in_one_place(directory, locked, locks.FileLock.release)  # from here on no process can replace the store
     return _writer(directory, lock, accept)
-
-
-def create_writer(directory: str, *, force: bool) -> Writer:
-    """Make a store and become its writer, without letting go of the lock in between."""
-    with made_beside(directory, force=force) as (building, lock):
-        _fill(building)
-    return _writer(directory, lock)
 
 
 @contextmanager

@@ -93,8 +93,7 @@ def _opened(source: str, staged: str, held: ExitStack) -> Original:
             generation.grow(standing)
             original.generations[number] = generation
     for name, record in records(catalog, original.head.generation):
-        file = None if record is None else IndexFile(source, record)
-        if file is not None and record is not None and file.is_there:
+        if record is not None and (file := IndexFile(source, record)).is_there:
             held.callback(file.close)
             original.indexes.append((record, file))
         else:

@@ -25,7 +25,7 @@ from softkv.storage.protocol.writer import Writer
 FileContent: TypeAlias = "bytes | memoryview | Iterable[bytes | memoryview]"
 
 
-def put_index(writer: Writer, name: str, content: FileContent, instead_of: str | None = None) -> None:
+def put_index(writer: Writer, name: str, content: FileContent, instead_of: str | None) -> None:
     """Add an index file of the present generation, or replace the one of this name, and drop another."""
     checked_name(name)
     with writer.work():

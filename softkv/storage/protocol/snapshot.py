@@ -364,7 +364,7 @@ class Snapshot(Closing):
         if found.row >= self.rows or found.row in self._deaths:
             raise StoreDamaged(f"{shown(key)} is live in one place and dead in another. Run `softkv check`.")
         # The checksum proves that the row is as written, not that the index of keys leads to the right row.
-        if not 0 <= found.row < self.rows or found.name != key:
+        if found.row < 0 or found.name != key:
             raise StoreDamaged(f"{shown(key)} leads to another item, or to none. Run `softkv check`.")
         return found
 

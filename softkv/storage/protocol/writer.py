@@ -28,6 +28,7 @@ from softkv.storage.catalog.begun import require_finished
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
 from softkv.storage.catalog.labels import LabelCounts, LabelEntry, require_counts
 from softkv.storage.catalog.roster import Roster
+from softkv.storage.catalog.secret import make_secret
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import extend_windows, flat
@@ -163,17 +164,14 @@ class Writer:
         with suppress(StoreError):  # the commit is acknowledged even without the note
             self.committed.acknowledged.put(self.lock)
 
-    def append(
-        self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None, stamp: Stamp | None = None
-    ) -> Added:
+    def append(self, batch: Batch, on_conflict: str, settings: Mapping[str, Any] | None, stamp: Stamp | None) -> Added:
         """Write a checked batch, new settings if there are any, and its name if it has one; wholly or not at all."""
         kept = None if settings is None else checked_settings(settings)
         with self.work():
-            ignored = len(batch)
-            head = self.committed.head
+            given, head = len(batch), self.committed.head
             roster = Roster(self.catalog, head.generation)
             batch, doomed, ordinals = resolved(batch, on_conflict, self.committed, roster, self.directory)
-            ignored = ignored - len(batch) if on_conflict == "ignore" else 0
+            ignored = given - len(batch) if on_conflict == "ignore" else 0
             added = Added(self.committed.rows, head.next_item, len(batch), len(doomed), ignored)
             note = partial(self._record, stamp, added)
             if len(batch):
@@ -186,7 +184,7 @@ class Writer:
     def append_nothing(self, stamp: Stamp | None) -> Added:
         """Note that a batch of this name added nothing, if it has one."""
         with self.work():
-            added = Added(self.committed.rows, self.committed.head.next_item, 0, 0, 0)
+            added = Added(self.committed.rows, self.committed.head.next_item, 0)
             with nullcontext() if stamp is None else self.commit():
                 self._record(stamp, added)
             return added
@@ -207,14 +205,14 @@ class Writer:
             with self.birth(1, batch.layout, generation=1, **numbers) as generation:
                 self.catalog.create_items(1)
                 self.catalog.index_items(1)
-                self._write_into(generation, standing, batch, doomed, ordinals, fresh=True)
+                self._write_into(generation, standing, batch, doomed, ordinals)
                 note()
             return
         standing = replace(standing, settings=settings or standing.settings)
         # Subtle: rows are written in the transaction that names them, not before it. So a writer that slept while
         # another took over fails before it overwrites rows of the other.
         with self.giving_back(generation, standing.rows), self.commit(**numbers):
-            self._write_into(generation, standing, batch, doomed, ordinals, fresh=False)
+            self._write_into(generation, standing, batch, doomed, ordinals)
             note()
 
     @contextmanager
@@ -229,23 +227,14 @@ class Writer:
             raise
 
     def _write_into(
-        self,
-        generation: Generation,
-        standing: Standing,
-        batch: Batch,
-        doomed: Rows,
-        ordinals: Sequence[int],
-        *,
-        fresh: bool,
+        self, generation: Generation, standing: Standing, batch: Batch, doomed: Rows, ordinals: Sequence[int]
     ) -> None:
-        head, rows = self.committed.head, standing.rows
+        head, rows, fresh = self.committed.head, standing.rows, generation is not self.committed.generation
         values, labels, tally = self._changed(batch, generation, standing, doomed)
         with self.writing_rows(generation, standing, batch.vectors, values, sync=not fresh) as written:
             # The transaction ends when the rows are durable, so the catalog's part need not wait for the disk.
             self._let_die(standing.generation, doomed, head.number + 1)
-            Roster(self.catalog, standing.generation).enrol(
-                rows, head.next_item, ordinals, batch.keys, batch.encoded, batch.contents, head.number + 1
-            )
+            Roster(self.catalog, standing.generation).enrol(rows, head.next_item, ordinals, batch, head.number + 1)
         with self.poisoning():
             if fresh:
                 generation.make_durable()
@@ -332,10 +321,10 @@ class Writer:
 
     def _let_die(self, generation: int, rows: Rows, number: int) -> None:
         if len(rows):
-            Roster(self.catalog, generation).bury(rows.tolist(), number)
+            Roster(self.catalog, generation).bury(rows, number)
             self.catalog.put_deaths(generation, self.committed.deaths.buried(rows).items(), number)
 
-    def delete(self, rows: Rows, stamp: Stamp | None = None) -> None:
+    def delete(self, rows: Rows, stamp: Stamp | None) -> None:
         """Delete these live rows, all or none; if the deletion has a name, it is recorded even for no rows."""
         with self.work():
             if not len(rows):
@@ -387,3 +376,13 @@ class Writer:
             with self.commit(**({} if standing else {"settings": text})):
                 if standing:
                     self.catalog.put_standing(replace(standing, settings=text))
+
+    def set_apart(self) -> None:
+        """Make a copy of a store a separate one, used beside the first in the same cluster.
+
+        Its random draws become its own, so that the errors of the two are independent. It keeps the names of batches,
+        so that one sent again is written to neither, but with results of 0, since the first store counts them.
+        """
+        with self.work(), self.commit():
+            batches.count_nothing(self.catalog.connection)
+            make_secret(self.catalog.connection)
