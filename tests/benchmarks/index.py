@@ -10,12 +10,12 @@ Does not judge: a goal that is missed is told, and nothing fails.
 
 import argparse
 import os
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
 from softkv_cli.machine import threads
 
+from .filling import kept_in
 from .index_adding import adding
 from .index_contests import scans
 from .index_coverage import coverage
@@ -46,7 +46,7 @@ def main() -> None:
     """Run the sections that are named, or all of them."""
     chosen = _options()
     with ExitStack() as stack:
-        bench = _bench(chosen, chosen.folder or Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        bench = _bench(chosen, stack.enter_context(kept_in(chosen.folder)))
         print(f"{machine()}, {_versions(bench.threads)}", flush=True)
         if bench.scale < 1:
             print(f"\nScaled down to {bench.scale:g} of its size. {stack.enter_context(never_cheap())}", flush=True)
@@ -75,7 +75,6 @@ def _options() -> argparse.Namespace:
 
 
 def _bench(chosen: argparse.Namespace, folder: Path) -> Bench:
-    folder.mkdir(parents=True, exist_ok=True)
     return Bench(
         folder=folder.resolve(),
         figures=chosen.figures,

@@ -29,6 +29,7 @@ import softkv
 from softkv.asking import route
 from softkv.doors.cluster.handle import create
 
+from .filling import put
 from .index_report import always_measured
 from .machine import machine
 
@@ -78,10 +79,7 @@ def filled(path: Path, shards: int, made: Mixture, items: int, *, index: bool) -
     if shards:
         create(path, shards, value="vector", compatibility="cosine", temperature=BUILT_FOR)
     db = softkv.open(path, temperature=BUILT_FOR)
-    for start in range(0, items, 20_000):
-        part = slice(start, min(start + 20_000, items))
-        names = [f"item {number}" for number in range(part.start, part.stop)]
-        db.add(names, made.values[part], vectors=made.keys[part])
+    put(db, made, 0, items)
     if index:
         db.build_index()
     return db
