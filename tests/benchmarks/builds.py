@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from tests.benchmarks.filling import fresh
 from tests.benchmarks.index_report import never_cheap
-from tests.benchmarks.machine import machine
 from tests.benchmarks.questions import Questions, banking77, clinc150, intents_of, texts_of
 
 PARTS = ("wide", "range", "labels", "many", "large", "tune")

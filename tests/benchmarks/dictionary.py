@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Callable
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
-from tests.benchmarks.machine import machine
 from tests.benchmarks.storage import paired, row
 
 WIDTH, ASKED, DELETED = 16, 1_000, 0.4

@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.embedders import Embedder, find
 
-from .machine import machine
 from .questions import Questions, banking77, clinc150, texts_of
 
 LOAD = """

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.storage import Store
-from tests.benchmarks.machine import machine
 from tests.filtering import meets
 
 BATCH = 10_000

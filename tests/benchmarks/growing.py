@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import mixture
 
 import softkv
 
 from .filling import BATCH, batches, put
-from .machine import machine
 
 VALUE_WIDTH, ASKED, TEMPERATURE = 64, 400, 0.07
 EVERY = 10  # lookups of which one is compared with a scan

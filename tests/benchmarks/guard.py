@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from softkv.database.guarding import Examining
@@ -35,7 +36,6 @@ from softkv.learning.measures import auroc
 
 from .filling import fresh
 from .learning import MODELS, _embedded
-from .machine import machine
 from .questions import Questions, banking77, clinc150, intents_of, texts_of, uci
 
 SECTIONS = ("evidence", "coverage", "risk", "widths", "time")

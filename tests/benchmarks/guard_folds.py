@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.guard.conformal import Ranked
 
 from .filling import fresh
-from .machine import machine
 from .questions import uci
 
 SHARE, FOLDS, QUERIES = 0.9, 5, 500

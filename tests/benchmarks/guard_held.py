@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.database.guarding import Examining
 from softkv.guard.calibrating import Beside, Promise, calibrate, distances
 from softkv.guard.guard import Guard, Seen
 
 from .guard import LEVELS, SETS, _learned, _range, _splits
-from .machine import machine
 from .questions import uci
 
 

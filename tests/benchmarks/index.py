@@ -13,7 +13,7 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-from softkv_cli.machine import threads
+from softkv_cli.machine import machine, threads
 
 from .filling import kept_in
 from .index_adding import adding
@@ -24,7 +24,6 @@ from .index_plots import plots
 from .index_processes import memory, opening
 from .index_quality import mixture, spectrum, text
 from .index_report import Bench, Section, never_cheap
-from .machine import machine
 
 SECTIONS: dict[str, Section] = {
     "scans": scans,

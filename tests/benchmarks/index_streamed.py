@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import BLOCK, MOST_CENTRES, Clusters, values_by
 
 import softkv
@@ -24,7 +25,6 @@ import softkv
 from .index_contests import shown, singly, turns
 from .index_quality import judged_singly
 from .index_report import Bench
-from .machine import machine
 
 WIDTH, VALUE_WIDTH, TEMPERATURE = 128, 64, 0.07
 TEMPERATURES = (0.04, 0.12)  # that are rehearsed

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
 
 from .filling import BATCH, batches, kept_in, put
-from .machine import machine
 from .rechecking import pairs
 
 VALUE_WIDTH, ASKED, PAIRS = 64, 200, 7

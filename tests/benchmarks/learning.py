@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from .filling import fresh
 from .index_report import HEAD, Goal, at_least, at_most
-from .machine import machine
 from .questions import Questions, banking77, clinc150, intents_of, texts_of, uci
 
 PARTS = ("clinc", "banking", "uci")

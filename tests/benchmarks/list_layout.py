@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import mixture
 
 import softkv
@@ -28,7 +29,6 @@ from softkv.database import indexing
 
 from .filling import kept_in, put
 from .late import VALUE_WIDTH, added, deleted
-from .machine import machine
 
 Work = Callable[[Any], Any]
 DIVIDED = "divided"

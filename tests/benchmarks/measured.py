@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
@@ -34,7 +35,6 @@ from softkv.index.verdict import CHANCE, at_most
 
 from .filling import batches, kept_in, put
 from .index_data import one_gaussian
-from .machine import machine
 
 VALUE_WIDTH, ASKED = 64, 60
 LAPLACE, AT_ONCE = (0.5, 5.0), 256

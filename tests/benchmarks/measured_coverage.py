@@ -29,13 +29,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from . import measured_needles as needles
 from . import measured_rows as rows
 from .filling import kept_in
 from .index_plots import drawn, measured_coverage, measured_errors
 from .index_report import always_measured
-from .machine import machine
 from .measured_limits import upper_limit
 from .measured_lines import SEED, STORES, Build, Line, Lines
 from .measured_texts import texts

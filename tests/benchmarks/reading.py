@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from itertools import repeat
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.files import Columns, Record, records
-from tests.benchmarks.machine import machine
 from tests.benchmarks.storage import paired, timed
 
 WIDTH = 384

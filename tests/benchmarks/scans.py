@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from softkv.ndarrays import Matrix, Vector
 from tests.benchmarks.index_contests import blas_from
-from tests.benchmarks.machine import machine
 
 WIDTH, NARROW, LABELS, BATCH, TOP = 384, 64, 1_000, 64, 32
 TEMPERATURES = (0.001, 0.01, 0.1, 1.0, 10.0)

@@ -23,6 +23,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
@@ -31,7 +32,6 @@ from softkv.doors.cluster.handle import create
 
 from .filling import put
 from .index_report import always_measured
-from .machine import machine
 
 SHARDS, QUERIES, ROUNDS = (1, 2, 4, 8, 16), 64, 7
 WIDTH, EXACT_WIDTH, BUILT_FOR, WARM = 64, 128, 0.07, 1.0

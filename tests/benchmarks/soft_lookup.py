@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from softkv_cli.machine import machine
 
 import softkv
-
-from .machine import machine
 
 STATUS = "/proc/self/status"
 

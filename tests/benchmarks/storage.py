@@ -21,12 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from softkv.storage import Store
 from softkv.storage.layout import WINDOW
 from softkv.storage.protocol import generation
-from tests.benchmarks.machine import machine
 from tests.stores import as_format
 
 WIDTH, BATCH = 384, 10_000

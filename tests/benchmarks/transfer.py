@@ -15,10 +15,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.files.exports import FORMATS, export, load
 from softkv.storage import Store
-from tests.benchmarks.machine import machine
 from tests.benchmarks.storage import timed
 
 
