@@ -44,8 +44,8 @@ SEVERAL = (
 )
 @click.option("--collection", metavar="NAME", help="The collection of llm or Chroma, where there are several.")
 @click.option("--values", "values_file", metavar="FILE", help="The items that go with the rows of an index of FAISS.")
-@click.option("--format", "format_", help="The format of FILE, when its name does not tell.")
-@click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE.")
+@options.file_format
+@options.encoding
 @click.option("--key", "key_column", metavar="COLUMN", help="The column of keys.")
 @click.option(
     "--text", metavar="COLUMN", help="The column that is embedded in place of the key; for one item, the text."
@@ -71,7 +71,7 @@ def add(
     program: tuple[str, str] | None,
     collection: str | None,
     values_file: str | None,
-    format_: str | None,
+    file_format: str | None,
     encoding: str,
     key_column: str | None,
     text: str | None,
@@ -94,7 +94,7 @@ def add(
     """
     if (source is None) + (key is None) + (program is None) != 2:
         raise click.UsageError("give a KEY and a VALUE, a file with -i, or --from PROGRAM PATH; one of them")
-    format_, source = program or (format_, source)
+    file_format, source = program or (file_format, source)
     wishes: dict[str, Any] = {"value": kind, "embedder": model, "compatibility": compatibility, "wait": wait}
     conflict = on_conflict or "error"
     if source is None:
@@ -127,7 +127,7 @@ def add(
     held, items = _there(path)
     with closing(loading), output.progress("adding", quiet=no_progress) as moved, output.hints() as hinted:
         with _resumable(loading, skip, batch):
-            first = loading.begin(columns, kind or held, format_, encoding, collection, values_file)
+            first = loading.begin(columns, kind or held, file_format, encoding, collection, values_file)
             named = "stdin" if source == "-" else source
             if items and not skip and batch is None and any(one.key is None for one in first):
                 output.say(

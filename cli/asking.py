@@ -173,14 +173,9 @@ def compare(
         if estimated := options.given("tolerance", "confidence"):
             raise click.UsageError(f"--eval allows the usual error; leave out {', '.join(estimated)}")
         naming = replace(naming, vector=labelled.names_of(vector))
-        more: dict[str, Any] = {
-            "out_of_scope": out_of_scope,
-            "plot": plot,
-            "model": model,
-            "quiet": no_progress,
-            "form": form,
-        }
-        evaluating.evaluate(path, source, naming, k=k, **more, **how)
+        evaluating.evaluate(
+            path, source, naming, out_of_scope, plot=plot, model=model, quiet=no_progress, form=form, k=k, **how
+        )
         return 0
     if out_of_scope or plot or naming.given:
         raise click.UsageError("--out-of-scope, --plot and columns are about a file of queries; name it with --eval")

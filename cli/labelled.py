@@ -5,9 +5,10 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import click
-from softkv_cli.options import Command
 
 from softkv.errors import BadRecord
+
+from .options import Command, encoding, file_format
 
 if TYPE_CHECKING:
     from softkv.files import Record
@@ -35,20 +36,14 @@ def options(command: Command) -> Command:
 
     @wraps(command)
     def named(*args: Any, **given: Any) -> Any:
-        columns = {name: given.pop(f"{name}_column") for name in ("key", "text", "value")}
-        naming = Naming(
-            format=given.pop("file_format"),
-            encoding=given.pop("encoding"),
-            key=columns["key"],
-            text=columns["text"],
-            value=names_of(columns["value"]),
-        )
+        key, text, value = (given.pop(f"{name}_column") for name in ("key", "text", "value"))
+        naming = Naming(given.pop("file_format"), given.pop("encoding"), key, text, names_of(value))
         return command(*args, naming=naming, **given)
 
     wrapped: Any = named
     for option in (
-        click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE."),
-        click.option("--format", "file_format", help="The format of FILE, when its name does not tell."),
+        encoding,
+        file_format,
         click.option("--value", "value_column", metavar="COLUMN,...", help="The column of FILE with the answers."),
         click.option("--text", "text_column", metavar="COLUMN", help="The column of FILE with the texts that ask."),
         click.option(

@@ -123,6 +123,8 @@ disks = click.option(
 )
 force = click.option("--force", is_flag=True, help="Also on a network file system, where locks and syncs may not hold.")
 progress_off = click.option("--no-progress", is_flag=True, help="Show no progress bar.")
+encoding = click.option("--encoding", default="utf-8-sig", show_default=True, help="The encoding of FILE.")
+file_format = click.option("--format", "file_format", help="The format of FILE, when its name does not tell.")
 
 
 def json_of(given: str) -> Any:

@@ -23,12 +23,12 @@ STYLES: dict[str, tuple[str, Any, str]] = {
 SETTINGS: Any = {  # Matplotlib lists its settings one by one as a type
     "svg.fonttype": "none",  # texts as texts
     "svg.hashsalt": "softkv",  # the same file for the same figures
-    "font.sans-serif": ["DejaVu Sans"],
+    "font.sans-serif": ["DejaVu Sans"],  # every text would name all others as well
     "font.size": 9,
     "axes.grid": True,
     "grid.alpha": 0.3,
 }
-DIAGONAL = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 2))}
+THIN = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 2))}
 
 
 def require() -> None:
@@ -60,7 +60,7 @@ def draw(found: "Evaluation", path: str) -> None:
 def _reliability(axes: Any, found: "Evaluation") -> None:
     """How often answers of each confidence are right; for numbers, how many are within intervals of each level."""
     labels = ValueKind(found.kind).coded
-    axes.plot([0, 1], [0, 1], label="_ideal", **DIAGONAL)
+    axes.plot([0, 1], [0, 1], label="_ideal", **THIN)
     for way in found.ways:
         _line(axes, way, way.reliability)
     axes.set(

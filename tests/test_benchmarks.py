@@ -65,7 +65,7 @@ def test_the_table_comes_out(tmp_path: Path) -> None:
 def test_within_means_all_three() -> None:
     """The error is small, no larger than what is stated, and what is stated is small; each fails on its own."""
     errors, stated = np.array([0.005, 0.02, 0.008, 0.005]), np.array([0.01, 0.03, 0.006, 0.02])
-    judged = Judged(errors, stated, np.full(4, 0.1), np.zeros(4, np.bool_))
+    judged = Judged(errors, stated, np.full(4, 0.1), np.zeros(4, np.bool_), np.full(4, 10), np.full(4, "measured"))
     assert judged.within == 0.25
     assert str(judged) == "25.0% (error ≤ 1%: 75.0%, error ≤ stated: 75.0%, stated ≤ 1%: 50.0%), 0 of 4 scanned"
 

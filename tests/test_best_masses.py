@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.doors.documents import heaviest
+from softkv.doors.document_stores import heaviest
 from softkv.doors.sklearn import SoftKVRegressor
 from softkv.errors import InputError
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from softkv.answer import Contributor
 from softkv.asking.profile import Profile
-from softkv.doors.documents import AnyStore, Holding, drop, heaviest, relevance_of
+from softkv.doors.document_stores import AnyStore, Holding, drop, heaviest, relevance_of
 from softkv.errors import DuplicateKey, EmbedderNeeded, FilterError, InputError, KindError, MissingExtra
 from softkv.storage import Item
 from softkv.storage.disk.named import is_url

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from softkv.answer import Contributor
-from softkv.doors.documents import AnyStore, Holding, drop, heaviest, relevance_of
+from softkv.doors.document_stores import AnyStore, Holding, drop, heaviest, relevance_of
 from softkv.errors import InputError, KeyMissing, KindError, MissingExtra, ShapeError
 from softkv.kinds import ValueKind
 from softkv.ndarrays import Matrix

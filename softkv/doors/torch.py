@@ -41,7 +41,7 @@ except ImportError as error:
     raise MissingExtra("softkv.doors.torch", package="torch", extra="torch") from error
 
 from softkv.doors.memory import Memory, require_rows, require_usable
-from softkv.doors.parts import for_queries, in_parts, no_later
+from softkv.doors.query_parts import for_queries, in_parts, no_later
 from softkv.doors.taken import TOGETHER, Projecting, known_from, names_of, of_columns, reading, require_names, tensor_of
 from softkv.doors.weighing import evidence_of, may_be_in_blocks, weighed
 from softkv.maths.tensors import TORCH

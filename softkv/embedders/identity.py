@@ -11,6 +11,7 @@ Does not judge which embedder is better.
 import hashlib
 import math
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -46,8 +47,8 @@ class Identity:
     @classmethod
     def of(cls, embedder: Embedder) -> "Identity":
         """The identity of an embedder, computed by embedding the fixed texts."""
-        documents = [_sketch(lambda text=text: embedder.documents([text])) for text in PROBES]
-        queries = [_sketch(lambda text=text: embedder.queries([text])) for text in _QUERIES]
+        documents = [_sketch(embedder.documents, text) for text in PROBES]
+        queries = [_sketch(embedder.queries, text) for text in _QUERIES]
         return cls(**{name: getattr(embedder, name) for name in _FIELDS}, fingerprint=(*documents, *queries))
 
     def to_json(self) -> dict[str, Any]:
@@ -115,9 +116,9 @@ def _is_sketch(given: Any) -> bool:
     return all(type(number) in (int, float) and abs(number) < 1e300 and math.isfinite(number) for number in given)
 
 
-def _sketch(ask: Any) -> Sketch:
+def _sketch(embed: Callable[[list[str]], Matrix], text: str) -> Sketch:
     try:
-        vectors: Matrix = ask()
+        vectors = embed([text])
     except UnknownText:
         return None
     numbers = vectors[0].astype(np.float64) @ _signs(vectors.shape[1])

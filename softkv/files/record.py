@@ -14,8 +14,6 @@ from softkv.ndarrays import Floats
 QUOTED = r"""(?<!\w)(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""  # a text as repr shows it
 LINES, ROWS = "{}:{}", "{}: row {}"  # how places are shown: lines of a text, rows of a table
 
-Vector = list[float] | Floats
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -48,7 +46,7 @@ class Record:
     text: str | None
     value: Any
     payload: Any
-    vector: Vector | None
+    vector: list[float] | Floats | None
     kind: str | None = None  # the kind of the values, by the file itself
     compared: str | None = None  # how the program it comes from compares vectors, by our name
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from softkv.errors import StoreDamaged, StoreExists
 from softkv.ndarrays import Rows
-from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.parsing import loaded
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.layout import AnyPath

@@ -15,20 +15,19 @@ wall stand those of the processor, since on a machine with other work these tell
 """
 
 import argparse
-import csv
-import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
+from tests.benchmarks.filling import fresh
 from tests.benchmarks.index_report import never_cheap
-from tests.benchmarks.machine import machine
+from tests.benchmarks.questions import Questions, banking77, clinc150, intents_of, texts_of
 
 PARTS = ("wide", "range", "labels", "many", "large", "tune")
 PIECE = 50_000  # items added together
@@ -81,10 +80,7 @@ def built(
 
     It is rehearsed from and to so many `times` the temperature by rule, or as far as by default.
     """
-    with (
-        tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
-        softkv.open(os.path.join(folder, "s"), value=kind, compatibility="cosine") as db,
-    ):
+    with fresh(kind, "cosine") as db:
         for start in range(0, len(keys), PIECE):
             db.add(vectors=keys[start : start + PIECE], values=values[start : start + PIECE])
         rule = db.info().temperature  # which is found once, and no part of a build
@@ -135,11 +131,7 @@ def asked(items: int, width: int, count: int) -> None:
     parts = (keys[start : start + PIECE // 10] for start in range(0, items, PIECE // 10))
     nearest = np.concatenate([(part @ chosen.T - (chosen**2).sum(1) / 2).argmax(1) for part in parts])
     queries = keys[rng.choice(items, ASKED)] + np.float32(0.2) * rng.standard_normal((ASKED, width), dtype=np.float32)
-    with (
-        never_cheap(),
-        tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
-        softkv.open(os.path.join(folder, "s"), value="label", compatibility="cosine") as db,
-    ):
+    with never_cheap(), fresh("label", "cosine") as db:
         for start in range(0, items, PIECE):
             some = slice(start, start + PIECE)
             db.add(vectors=keys[some], values=[f"label {number}" for number in nearest[some]])
@@ -163,13 +155,10 @@ def tuned(data: Path, items: int, rounds: int) -> None:
     """The temperature of texts with their intents."""
     from softkv.embedders import find
 
-    texts = texts_of(data)[:items]
-    vectors = find("static").documents([text for text, _ in texts])
-    with (
-        tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder,
-        softkv.open(os.path.join(folder, "s"), value="label", compatibility="cosine") as db,
-    ):
-        db.add(vectors=vectors, values=[intent for _, intent in texts])
+    questions = questions_of(data)[:items]
+    vectors = find("static").documents(texts_of(questions))
+    with fresh("label", "cosine") as db:
+        db.add(vectors=vectors, values=intents_of(questions))
         db.info()
         found: list[Any] = []
         for _ in range(rounds):
@@ -179,13 +168,9 @@ def tuned(data: Path, items: int, rounds: int) -> None:
             )
 
 
-def texts_of(data: Path) -> list[tuple[str, str]]:
+def questions_of(data: Path) -> Questions:
     """All texts with their intents, in an order drawn."""
-    parts = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8")).values()
-    found = [(text, intent) for rows in parts for text, intent in rows]
-    for part in ("train", "test"):
-        with (data / "banking77" / f"{part}.csv").open(newline="", encoding="utf-8") as file:
-            found += [(row["text"], row["category"]) for row in csv.DictReader(file)]
+    found = [one for parts in (clinc150(data), banking77(data)) for part in parts.values() for one in part]
     return [found[place] for place in np.random.default_rng(0).permutation(len(found))]
 
 

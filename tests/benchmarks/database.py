@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from softkv.embedders import find
-
-from .machine import machine
 
 WIDTH, FIRST_WIDTH = 384, 256
 COMMAND = "from softkv_cli.main import main; main()"

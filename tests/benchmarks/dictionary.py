@@ -10,15 +10,14 @@ ratio taken in one run, work and yardstick alternating; a ratio is the median of
 import argparse
 import json
 import os
-import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
-from tests.benchmarks.machine import machine
 from tests.benchmarks.storage import paired, row
 
 WIDTH, ASKED, DELETED = 16, 1_000, 0.4
@@ -30,13 +29,10 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="softkv-benchmark-")
     print(machine())
     print("| work | softkv | by hand | ratio | target |\n|---|---|---|---|---|")
-    try:
+    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder:
         measure(folder, options.items, options.rounds)
-    finally:
-        shutil.rmtree(folder)
 
 
 def measure(folder: str, items: int, rounds: int) -> None:

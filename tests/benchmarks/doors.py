@@ -14,12 +14,11 @@ import time
 from collections.abc import Callable
 
 import torch
+from softkv_cli.machine import machine
 from torch import Tensor
 from torch.nn import functional
 
 from softkv.doors.torch import SoftKVLayer
-
-from .machine import machine
 
 Ask = Callable[[Tensor], Tensor]
 

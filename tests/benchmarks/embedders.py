@@ -1,4 +1,4 @@
-"""How fast are embedders, and how good? `SOFTKV_DATA=folder python tests/benchmarks/embedders.py`.
+"""How fast are embedders, and how good? `SOFTKV_DATA=folder python -m tests.benchmarks.embedders`.
 
 For each: seconds from the start of Python's imports to a loaded model, and to the vector of a first text, and resident
 memory, all in fresh processes; texts a second on the 15,000 training questions of CLINC150 in one call, and one text at
@@ -9,10 +9,7 @@ Does not judge: timings depend on the machine and its other users. The accuracy 
 """
 
 import argparse
-import csv
-import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -20,10 +17,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.embedders import Embedder, find
 
-Part = tuple[list[str], list[str]]  # texts and their labels
+from .questions import Questions, banking77, clinc150, texts_of
 
 LOAD = """
 import time
@@ -41,17 +39,17 @@ print(loaded, asked, float(resident) / 1e3)
 def main() -> None:
     """Measure each embedder, and print a table."""
     chosen = _options()
-    print(f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}")
+    print(machine())
     header = ("embedder", "width", "load s", "first s", "MB", "texts/s", "one ms", "clinc150", "banking77")
     print(("{:24}" + "{:>10}" * 8).format(*header))
-    clinc, banking = (_clinc(chosen.data), _banking(chosen.data))
+    clinc, banking = (parts_of(Path(chosen.data)) for parts_of in (clinc150, banking77))
     for name in chosen.embedders:
         loaded, asked, megabytes = loading(name, repeats=chosen.repeats)
         embedder = find(name)
-        many, one = speed(embedder, clinc[0][0], repeats=chosen.repeats)
+        many, one = speed(embedder, texts_of(clinc["train"]), repeats=chosen.repeats)
         row = f"{name:24}{embedder.width:10}{loaded:10.2f}{asked:10.2f}{megabytes:10.0f}{many:10,.0f}{one * 1e3:10.2f}"
-        right = [f"{accuracy(embedder, *part):10.1%}" for part in (clinc, banking) if not chosen.speed]
-        print(row + "".join(right))
+        right = [accuracy(embedder, parts["train"], parts["test"]) for parts in (clinc, banking) if not chosen.speed]
+        print(row + "".join(f"{share:10.1%}" for share in right))
 
 
 def _options() -> argparse.Namespace:
@@ -85,46 +83,19 @@ def speed(embedder: Embedder, texts: list[str], *, repeats: int) -> tuple[float,
     return len(part) / many, one
 
 
-def accuracy(embedder: Embedder, train: Part, test: Part) -> float:
+def accuracy(embedder: Embedder, train: Questions, test: Questions) -> float:
     """The share of test texts whose nearest training text, by cosine, has the same label."""
-    keys, queries = embedder.documents(train[0]), embedder.queries(test[0])
+    keys, queries = embedder.documents(texts_of(train)), embedder.queries(texts_of(test))
     for vectors in (keys, queries):
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     nearest = (queries @ keys.T).argmax(axis=1)
-    return statistics.fmean(train[1][at] == label for at, label in zip(nearest, test[1], strict=True))
+    return statistics.fmean(train[at][1] == label for at, (_, label) in zip(nearest, test, strict=True))
 
 
 def _seconds(embedder: Embedder, texts: list[str]) -> float:
     start = time.perf_counter()
     embedder.documents(texts)
     return time.perf_counter() - start
-
-
-def _clinc(folder: str) -> tuple[Part, Part]:
-    parts = json.loads((Path(folder) / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
-    train, test = (
-        ([text for text, _ in parts[part]], [label for _, label in parts[part]]) for part in ("train", "test")
-    )
-    return train, test
-
-
-def _banking(folder: str) -> tuple[Part, Part]:
-    train, test = (_columns(Path(folder) / "banking77" / f"{part}.csv") for part in ("train", "test"))
-    return train, test
-
-
-def _columns(path: Path) -> Part:
-    with open(path, encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    return [row["text"] for row in rows], [row["category"] for row in rows]
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

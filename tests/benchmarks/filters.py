@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import statistics
 import tempfile
 import time
@@ -18,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.storage import Store
-from tests.benchmarks.machine import machine
 from tests.filtering import meets
 
 BATCH = 10_000
@@ -54,8 +53,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="softkv-benchmark-")
-    try:
+    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder:
         path = os.path.join(folder, "films.softkv")
         films = filled(path, options.rows)
         written = [json.dumps(film) for film in films]
@@ -66,8 +64,6 @@ def main() -> None:
             store.matching({"nothing": 1})
             for name, where, by_hand in FILTERS:
                 print(row(store, name, where, by_hand, films, written))
-    finally:
-        shutil.rmtree(folder)
 
 
 def filled(path: str, rows: int) -> list[dict[str, Any]]:

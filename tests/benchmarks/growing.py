@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import mixture
 
 import softkv
 
-from .machine import machine
+from .filling import BATCH, batches, put
 
-VALUE_WIDTH, ASKED, BATCH, TEMPERATURE = 64, 400, 10_000, 0.07
+VALUE_WIDTH, ASKED, TEMPERATURE = 64, 400, 0.07
 EVERY = 10  # lookups of which one is compared with a scan
 
 
@@ -35,9 +36,7 @@ def write(path: Path, folder: Path, upto: int) -> None:
     """Add what is not there yet, and tell of each batch that is acknowledged."""
     keys, values = np.load(folder / "keys.npy", mmap_mode="r"), np.load(folder / "values.npy", mmap_mode="r")
     with softkv.open(path, "w", wait=30) as db:
-        while len(db) < upto:
-            part = slice(len(db), min(len(db) + BATCH, upto))
-            names = [f"item {number}" for number in range(part.start, part.stop)]
+        for part, names in batches(len(db), upto):
             db.add(names, values[part], vectors=keys[part])
             print(part.stop, flush=True)
 
@@ -103,10 +102,7 @@ def grow(folder: Path, items: int, upto: int, width: int, kills: int) -> None:
     for name in ("keys", "values", "queries"):
         np.save(folder / name, getattr(made, name))
     with softkv.open(path, "n", temperature=TEMPERATURE) as db:
-        for start in range(0, items, BATCH):
-            part = slice(start, min(start + BATCH, items))
-            names = [f"item {number}" for number in range(part.start, part.stop)]
-            db.add(names, made.values[part], vectors=made.keys[part])
+        put(db, made, 0, items)
         db.build_index()
 
     def role(name: str) -> list[str]:

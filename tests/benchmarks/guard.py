@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from softkv.database.guarding import Examining
@@ -33,9 +34,9 @@ from softkv.guard.guard import Guard, Seen
 from softkv.guard.judged import seen_of
 from softkv.learning.measures import auroc
 
-from .embedders import _banking
+from .filling import fresh
 from .learning import MODELS, _embedded
-from .machine import machine
+from .questions import Questions, banking77, clinc150, intents_of, texts_of, uci
 
 SECTIONS = ("evidence", "coverage", "risk", "widths", "time")
 LEVELS, SPLITS, TRIES = (0.8, 0.9, 0.95), 20, 200
@@ -60,7 +61,6 @@ for name, model in models.items():
         found.setdefault(name, []).append(float((ends[:, 1, 0] - ends[:, 0, 0]).mean()))
 print(json.dumps(found))
 """
-Texts = list[tuple[str, str]]
 
 
 def main() -> None:
@@ -120,24 +120,22 @@ def answered(evidence: Any, right: Any, share: float) -> float:
     return float((np.flatnonzero(wrong <= share).max(initial=-1) + 1) / len(right))
 
 
-def _tasks(data: Path) -> dict[str, tuple[Texts, Texts, list[str], Texts, list[str]]]:
+def _tasks(data: Path) -> dict[str, tuple[Questions, Questions, list[str], Questions, list[str]]]:
     """Items, queries and strangers to choose by, queries and strangers to judge by."""
-    clinc = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
-    (trained, judged), rng = (list(zip(*some, strict=True)) for some in _banking(str(data))), np.random.default_rng(0)
+    clinc, rng = clinc150(data), np.random.default_rng(0)
+    trained, judged = banking77(data).values()
     away = set(rng.permutation(sorted({label for _, label in clinc["train"]}))[:30].tolist())
     inside = {part: [one for one in clinc[part] if one[1] not in away] for part in ("train", "val", "test")}
     out = {part: [text for text, label in clinc[part] if label in away] for part in ("val", "test")}
     mixed = rng.permutation(len(trained))
     items, val = ([trained[n] for n in some] for some in (mixed[2000:], mixed[:2000]))
-    texts = {name: [text for text, _ in clinc[name]] for name in ("val", "test", "oos_val", "oos_test")}
+    texts = {name: texts_of(clinc[name]) for name in ("val", "test", "oos_val", "oos_test")}
     return {
         "CLINC150, out of scope": (clinc["train"], clinc["val"], texts["oos_val"], clinc["test"], texts["oos_test"]),
         "CLINC150, 30 intents left out": (inside["train"], inside["val"], out["val"], inside["test"], out["test"]),
         "Banking77 by CLINC150": (items, val, texts["val"], judged, texts["test"]),
-        "CLINC150 by Banking77": (
-            clinc["train"], clinc["val"], [text for text, _ in val], clinc["test"], [text for text, _ in judged],
-        ),
-    }  # fmt: skip
+        "CLINC150 by Banking77": (clinc["train"], clinc["val"], texts_of(val), clinc["test"], texts_of(judged)),
+    }
 
 
 def _evidence(data: Path, folder: Path, models: list[str]) -> None:
@@ -146,19 +144,19 @@ def _evidence(data: Path, folder: Path, models: list[str]) -> None:
     for model in models:
         for task, (items, val, strange, test, strangers) in _tasks(data).items():
             name = f"{task}-{model}".replace(" ", "-").replace(",", "")
-            vectors = [_embedded(folder, f"{name}-{part}", MODELS[model], [one[0] for one in texts])
+            vectors = [_embedded(folder, f"{name}-{part}", MODELS[model], texts_of(texts))
                        for part, texts in (("items", items), ("val", val), ("test", test))]  # fmt: skip
             others = [_embedded(folder, f"{name}-{part}", MODELS[model], texts)
                       for part, texts in (("strange", strange), ("strangers", strangers))]  # fmt: skip
-            for way, db in _learned(vectors[0], [label for _, label in items], "label", "cosine"):
+            for way, db in _learned(vectors[0], intents_of(items), "label", "cosine"):
                 asked = [db.lookup(x, show=10, tolerance=0) for x in (vectors[1], others[0], vectors[2], others[1])]
                 found, outside = figures(asked[0]), figures(asked[1])
-                right = np.array(asked[0].label) == [label for _, label in val]
+                right = np.array(asked[0].label) == intents_of(val)
                 for figure, evidence in found.items():
                     told = [auroc(evidence, outside[figure]), *(answered(evidence, right, one) for one in WRONG)]
                     scores.setdefault(figure, []).append((told[0] + told[2]) / 2)
                     print(f"validation | {task}, {model}, {way} | {figure} | " + " | ".join(f"{x:.3f}" for x in told))
-                truth = np.array(asked[2].label) == [label for _, label in test]
+                truth = np.array(asked[2].label) == intents_of(test)
                 judged.append((f"{task}, {model}, {way}", figures(asked[2]), truth, figures(asked[3])))
     means = {figure: float(np.mean(one)) for figure, one in scores.items()}
     best = max(means, key=lambda figure: means[figure])
@@ -175,10 +173,7 @@ def _evidence(data: Path, folder: Path, models: list[str]) -> None:
 
 def _learned(vectors: Any, values: Any, kind: str, compatibility: str) -> Iterator[tuple[str, softkv.SoftKV]]:
     """A store of these items, tuned and then fitted, from all of them: what is asked is no item."""
-    with (
-        tempfile.TemporaryDirectory() as place,
-        softkv.open(Path(place) / "s", value=kind, compatibility=compatibility) as db,
-    ):
+    with fresh(kind, compatibility) as db:
         db.add(vectors=vectors, values=values)
         db.tune(hold_out=0)
         yield "tuned", db
@@ -188,13 +183,10 @@ def _learned(vectors: Any, values: Any, kind: str, compatibility: str) -> Iterat
 
 def _pool(data: Path, name: str, folder: Path, model: str) -> Iterator[tuple[str, Seen, Any]]:
     """A set of questions as one pool, of which some learn, and what the store answers the others, once."""
-    if name == "Banking77":
-        texts = [one for part in _banking(str(data)) for one in zip(*part, strict=True)]
-    else:
-        parts = json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
-        texts = [one for part in ("train", "val", "test") for one in parts[part]]
-    vectors = _embedded(folder, f"{name}-pool-{model}", MODELS[model], [text for text, _ in texts])
-    labels, order = np.array([label for _, label in texts]), np.random.default_rng(0).permutation(len(texts))
+    parts = banking77(data) if name == "Banking77" else clinc150(data)
+    questions = [one for part in ("train", "val", "test") for one in parts.get(part, ())]
+    vectors = _embedded(folder, f"{name}-pool-{model}", MODELS[model], texts_of(questions))
+    labels, order = np.array(intents_of(questions)), np.random.default_rng(0).permutation(len(questions))
     learn, rest = np.split(order, [POOLS[name]])
     for way, db in _learned(vectors[learn], labels[learn].tolist(), "label", "cosine"):
         answers = db.lookup(vectors[rest], show=1, tolerance=0)
@@ -272,11 +264,8 @@ def _risk(name: str, seen: Seen, codes: Any, items: int) -> None:
 
 def _regression(data: Path, name: str, sections: list[str], mapie: str | None) -> None:
     """A UCI set: 60% learn, and the rest is split evenly into what calibrates and what is judged."""
-    folder = data / "uci" / name
-    table = np.loadtxt(folder / "data.txt")
-    features = table[:, np.loadtxt(folder / "index_features.txt").astype(int)]
-    numbers = table[:, int(np.loadtxt(folder / "index_target.txt"))]
-    order = np.random.default_rng(0).permutation(len(table))
+    features, numbers = uci(data, name)
+    order = np.random.default_rng(0).permutation(len(numbers))
     learn, rest = np.split(order, [int(0.6 * len(order))])
     keys = (features - features[learn].mean(0)) / (features[learn].std(0) + 1e-12)
     aims = numbers[rest]
@@ -349,10 +338,7 @@ def _drawn(count: int, kind: str, seed: int) -> tuple[Any, Any]:
 
 def _seconds_to_make(items: int, kind: str) -> float:
     keys, values = _drawn(items, kind, 1)
-    with (
-        tempfile.TemporaryDirectory() as place,
-        softkv.open(Path(place) / "s", value=kind, compatibility="cosine") as db,
-    ):
+    with fresh(kind, "cosine") as db:
         db.add(vectors=keys, values=values)
         db.tune()
         start = time.perf_counter()

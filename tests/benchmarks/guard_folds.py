@@ -14,16 +14,16 @@ Does not scale residuals, and looks at no labels: how many items each takes is t
 
 import argparse
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
-import softkv
 from softkv.guard.conformal import Ranked
 
-from .machine import machine
+from .filling import fresh
+from .questions import uci
 
 SHARE, FOLDS, QUERIES = 0.9, 5, 500
 SIZES, HELD = (45, 60, 100, 150, 200, 300), (0.2, 0.5)
@@ -56,12 +56,10 @@ def _drawn(name: str, count: int, rng: np.random.Generator) -> tuple[Any, Any, A
         x = rng.uniform(-3, 3, count + QUERIES)
         keys, numbers = x[:, None], np.sin(x) + 0.3 * (x > 0) * rng.standard_normal(len(x))
     else:
-        folder = Path(os.environ["SOFTKV_DATA"]) / "uci" / name
-        table = np.loadtxt(folder / "data.txt")
-        table = table[rng.permutation(len(table))[: count + QUERIES]]
-        keys = table[:, np.loadtxt(folder / "index_features.txt").astype(int)]
+        keys, numbers = uci(Path(os.environ["SOFTKV_DATA"]), name)
+        some = rng.permutation(len(keys))[: count + QUERIES]
+        keys, numbers = keys[some], numbers[some]
         keys = (keys - keys[:count].mean(0)) / (keys[:count].std(0) + 1e-12)
-        numbers = table[:, int(np.loadtxt(folder / "index_target.txt"))]
     return keys[:count], numbers[:count], keys[count:], numbers[count:], rng
 
 
@@ -93,10 +91,7 @@ def _intervals(keys: Any, numbers: Any, queries: Any, wanted: Any, rng: Any) -> 
 
 def _answers(keys: Any, numbers: Any, queries: Any) -> Any:
     """What a store of these items, tuned on them, answers."""
-    with (
-        tempfile.TemporaryDirectory() as place,
-        softkv.open(Path(place) / "s", value="number", compatibility="gaussian") as db,
-    ):
+    with fresh("number", "gaussian") as db:
         db.add(vectors=keys, values=numbers)
         db.tune(hold_out=0)
         return db.lookup(queries, show=1, tolerance=0).value

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.database.guarding import Examining
 from softkv.guard.calibrating import Beside, Promise, calibrate, distances
 from softkv.guard.guard import Guard, Seen
 
 from .guard import LEVELS, SETS, _learned, _range, _splits
-from .machine import machine
+from .questions import uci
 
 
 def main() -> None:
@@ -33,11 +34,8 @@ def main() -> None:
     print("| data | 80, 90, 95% by items: held | splits below the 99% range | by queries | width at 90%, of these |")
     print("|---|---|---|---|---|")
     for name in chosen.sets:
-        folder = Path(os.environ["SOFTKV_DATA"]) / "uci" / name
-        table = np.loadtxt(folder / "data.txt")
-        keys = table[:, np.loadtxt(folder / "index_features.txt").astype(int)]
-        numbers = table[:, int(np.loadtxt(folder / "index_target.txt"))]
-        order = np.random.default_rng(0).permutation(len(table))
+        keys, numbers = uci(Path(os.environ["SOFTKV_DATA"]), name)
+        order = np.random.default_rng(0).permutation(len(numbers))
         learn, rest = np.split(order, [int(0.6 * len(order))])
         keys = (keys - keys[learn].mean(0)) / (keys[learn].std(0) + 1e-12)
         for way, db in _learned(keys[learn], numbers[learn], "number", "gaussian"):

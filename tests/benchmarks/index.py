@@ -10,12 +10,12 @@ Does not judge: a goal that is missed is told, and nothing fails.
 
 import argparse
 import os
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from softkv_cli.machine import threads
+from softkv_cli.machine import machine, threads
 
+from .filling import kept_in
 from .index_adding import adding
 from .index_contests import scans
 from .index_coverage import coverage
@@ -24,7 +24,6 @@ from .index_plots import plots
 from .index_processes import memory, opening
 from .index_quality import mixture, spectrum, text
 from .index_report import Bench, Section, never_cheap
-from .machine import machine
 
 SECTIONS: dict[str, Section] = {
     "scans": scans,
@@ -46,7 +45,7 @@ def main() -> None:
     """Run the sections that are named, or all of them."""
     chosen = _options()
     with ExitStack() as stack:
-        bench = _bench(chosen, chosen.folder or Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        bench = _bench(chosen, stack.enter_context(kept_in(chosen.folder)))
         print(f"{machine()}, {_versions(bench.threads)}", flush=True)
         if bench.scale < 1:
             print(f"\nScaled down to {bench.scale:g} of its size. {stack.enter_context(never_cheap())}", flush=True)
@@ -75,7 +74,6 @@ def _options() -> argparse.Namespace:
 
 
 def _bench(chosen: argparse.Namespace, folder: Path) -> Bench:
-    folder.mkdir(parents=True, exist_ok=True)
     return Bench(
         folder=folder.resolve(),
         figures=chosen.figures,

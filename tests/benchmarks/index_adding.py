@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 import softkv
+from softkv.ndarrays import Matrix
 
 from .index_contests import Taken, compared
-from .index_data import WIDTH, Array
+from .index_data import WIDTH
 from .index_report import Bench, Goal, at_most
 
 COUNT, BATCH, ROUNDS = 100_000, 10_000, 3
-Batch = tuple[list[str], Array, list[float]]  # names, vectors, numbers
+Batch = tuple[list[str], Matrix, list[float]]  # names, vectors, numbers
 Adding = Callable[[Path, list[Batch]], float]  # in a folder; the seconds it took, opening included
 
 

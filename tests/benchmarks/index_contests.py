@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import softkv
+from softkv.ndarrays import Matrix
 
-from .index_data import TEMPERATURE, Array, in_memory, mixture, store_of
+from .index_data import TEMPERATURE, in_memory, mixture, store_of
 from .index_report import Bench, at_least, at_most
 
 BURST, SLOW_BURST = 17, 3  # queries in a turn
@@ -83,12 +84,12 @@ def turns(bench: Bench, works: Mapping[str, Work], rounds: int | None = None) ->
     return {name: Taken(tuple(taken[works[name].burst :])) for name, taken in seconds.items()}
 
 
-def singly(queries: Array, ask: Callable[[Array], Any], burst: int = BURST) -> Work:
+def singly(queries: Matrix, ask: Callable[[Matrix], Any], burst: int = BURST) -> Work:
     """One query after the other."""
     return Work(lambda number: ask(queries[number % len(queries)]), burst)
 
 
-def together(queries: Array, ask: Callable[[Array], Any]) -> Work:
+def together(queries: Matrix, ask: Callable[[Matrix], Any]) -> Work:
     """All of them at once."""
     return Work(lambda _: ask(queries))
 
@@ -96,7 +97,7 @@ def together(queries: Array, ask: Callable[[Array], Any]) -> Work:
 class Torch:
     """The two fast exact ways of torch, on the same arrays."""
 
-    def __init__(self, keys: Array, values: Array) -> None:
+    def __init__(self, keys: Matrix, values: Matrix) -> None:
         import torch
 
         self._torch = torch
@@ -104,24 +105,24 @@ class Torch:
         # Attention is slow on values that are not as wide as the keys.
         self._padded = torch.nn.functional.pad(self._values, (0, keys.shape[1] - values.shape[1]))
 
-    def attention(self, queries: Array, temperature: float) -> Any:
+    def attention(self, queries: Matrix, temperature: float) -> Any:
         """Its own attention."""
         asked = self._torch.from_numpy(np.atleast_2d(queries))
         attend = self._torch.nn.functional.scaled_dot_product_attention
         return attend(asked[None, None], self._keys[None, None], self._padded[None, None], scale=1.0 / temperature)
 
-    def formula(self, queries: Array, temperature: float) -> Any:
+    def formula(self, queries: Matrix, temperature: float) -> Any:
         """The formula as one would write it."""
         scaled = self._torch.from_numpy(queries / np.float32(temperature))
         if scaled.ndim == 1:
             return self._torch.softmax(self._keys @ scaled, 0) @ self._values
         return self._torch.softmax(scaled @ self._keys.T, -1) @ self._values
 
-    def works(self, queries: Array, *, batch: bool) -> dict[str, Work]:
+    def works(self, queries: Matrix, *, batch: bool) -> dict[str, Work]:
         """Both as contestants; how warm it is makes no difference to them."""
 
-        def work(way: Callable[[Array, float], Any]) -> Work:
-            def ask(asked: Array) -> Any:
+        def work(way: Callable[[Matrix, float], Any]) -> Work:
+            def ask(asked: Matrix) -> Any:
                 return way(asked, TEMPERATURE)
 
             return together(queries, ask) if batch else singly(queries, ask, SLOW_BURST)
@@ -160,7 +161,7 @@ def scans(bench: Bench) -> None:
             _many_queries(bench, db, flat, items.queries[: bench.sized(BATCH_ASKED, least=32)])
 
 
-def _best(db: Any, tolerance: float) -> Callable[[Array], Any]:
+def _best(db: Any, tolerance: float) -> Callable[[Matrix], Any]:
     return lambda asked: db.lookup(asked, k=TOP, temperature=TEMPERATURE, tolerance=tolerance, show=TOP)
 
 
@@ -179,7 +180,7 @@ def _one_query(bench: Bench, db: Any, flat: Any, items: Any) -> None:
     compared(bench, f"top-{TOP} by the index, 1 query", found["indexed"], FLAT, found[FLAT], at_most(1 / 30, "1/30"))
 
 
-def _many_queries(bench: Bench, db: Any, flat: Any, queries: Array) -> None:
+def _many_queries(bench: Bench, db: Any, flat: Any, queries: Matrix) -> None:
     works = {
         "by BLAS": together(queries, lambda asked: flat.search(asked, TOP)),
         "top": together(queries, _best(db, 0)),

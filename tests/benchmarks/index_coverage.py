@@ -12,9 +12,10 @@ import numpy as np
 from softkv_cli.mixtures import of_length_1
 
 import softkv
+from softkv.ndarrays import Matrix
 
 from . import index_data
-from .index_data import Array, DataSet, store_of, truth
+from .index_data import DataSet, store_of, truth
 from .index_quality import Judged, judged
 from .index_report import Bench, at_least, never_cheap
 
@@ -27,7 +28,7 @@ class Kind(NamedTuple):
 
     label: str  # of the files of their exact answers
     told: str
-    queries: Array
+    queries: Matrix
     temperatures: tuple[float, ...]
     promised: bool = False  # whether coverage is promised to them
 
@@ -46,7 +47,7 @@ def coverage(bench: Bench) -> None:
     bench.keep("coverage", {"nominal": CONFIDENCES, "observed": observed})
 
 
-def _asked(bench: Bench) -> Iterator[tuple[str, DataSet, tuple[str, Array], list[Kind]]]:
+def _asked(bench: Bench) -> Iterator[tuple[str, DataSet, tuple[str, Matrix], list[Kind]]]:
     """What to call a data set, itself, queries like its items with their label, and others."""
     mixture, spectrum = index_data.mixture(bench), index_data.spectrum(bench)
     assert mixture.spare is not None
@@ -63,7 +64,7 @@ def _asked(bench: Bench) -> Iterator[tuple[str, DataSet, tuple[str, Array], list
         yield name, data, ("queries", data.items.queries), [strange]
 
 
-def _alike(db: Any, like: tuple[str, Array]) -> list[Kind]:
+def _alike(db: Any, like: tuple[str, Matrix]) -> list[Kind]:
     """Queries like the items, at the temperatures that were rehearsed, and between them."""
     label, queries = like
     rehearsed = db._view().index.calibration.temperatures.astype(np.float64)

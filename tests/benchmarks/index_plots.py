@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from softkv_cli.plotting import SETTINGS, THIN
+
 from .index_report import Bench
 
 STYLES = (
@@ -18,15 +20,6 @@ STYLES = (
     ("#d9a441", ":", "D"),
     ("#7a7a7a", (0, (5, 1, 1, 1, 1, 1)), "v"),
 )
-SETTINGS = {
-    "svg.fonttype": "none",  # texts as texts
-    "svg.hashsalt": "softkv",  # the same file for the same figures
-    "font.sans-serif": ["DejaVu Sans"],  # every text would name all others as well
-    "font.size": 9,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-}
-THIN = {"color": "black", "linewidth": 0.8, "linestyle": (0, (1, 2))}
 ERRORS = ("mixture", "spectrum", "text")
 LIKE, BETWEEN = "like the items", "at temperatures between"
 

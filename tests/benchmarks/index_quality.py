@@ -6,7 +6,7 @@ that were opened, without an estimate of those that were not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from softkv.asking.question import Question
 from softkv.index.calibration import Plan
 from softkv.index.opening import LEVELS
 from softkv.index.search import Estimate
+from softkv.ndarrays import Counts, Flags, Floats, Matrix
 
 from . import index_data
 from .index_contests import BATCH_ASKED, EXACT, TOP, Torch, Work, compared, exact_torch, singly, together, turns
-from .index_data import TEMPERATURE, Array, DataSet, Floats, in_memory, store_of, truth
+from .index_data import TEMPERATURE, DataSet, in_memory, store_of, truth
 from .index_report import Bench, Goal, at_least, at_most, never_cheap
 
 WITHIN = 0.01  # of the value scale
@@ -45,7 +46,9 @@ class Judged:
     errors: Floats  # (b,)
     stated: Floats  # (b,)
     rows: Floats  # (b,), the share of all items that was read
-    scanned: Any  # (b,), whether all of them were
+    scanned: Flags  # (b,), whether all of them were
+    read: Counts  # (b,), how many rows were compared, also in vain
+    routes: Any  # (b,), by which each was answered
 
     @property
     def within(self) -> float:
@@ -72,19 +75,19 @@ class Judged:
         bench.row(f"{what}: within 1%", str(self), "", at_least(ENOUGH, f"{ENOUGH:.0%}"), self.within)
 
 
-def judged(db: Any, queries: Array, true: Floats, temperature: float, *, confidence: float = 0.95) -> Judged:
+def judged(db: Any, queries: Matrix, true: Floats, temperature: float, *, confidence: float = 0.95) -> Judged:
     """Ask all queries together, and compare."""
     answers = db.lookup(queries, temperature=temperature, confidence=confidence)
-    scale, kinds = db.info().value_scale, answers.error_kind
-    kinds = np.array([kinds] * len(queries) if isinstance(kinds, str) else kinds)
-    return Judged(off(answers.value, true, scale), answers.error / scale, answers.scored / len(db), kinds == "exact")
+    scale, count = db.info().value_scale, len(queries)
+    kinds, routes = (np.broadcast_to(np.array(told), count) for told in (answers.error_kind, answers.route))
+    off_by, stated, rows = off(answers.value, true, scale), answers.error / scale, answers.scored / len(db)
+    return Judged(off_by, stated, rows, kinds == "exact", answers.rows_read, routes)
 
 
-def judged_singly(db: Any, queries: Array, true: Floats, temperature: float) -> Judged:
+def judged_singly(db: Any, queries: Matrix, true: Floats, temperature: float) -> Judged:
     """Ask one query after the other, and compare."""
     parts = [judged(db, one[None], value[None], temperature) for one, value in zip(queries, true, strict=True)]
-    names = ("errors", "stated", "rows", "scanned")
-    return Judged(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+    return Judged(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(Judged)))
 
 
 def off(values: Any, true: Floats, scale: float) -> Floats:
@@ -93,7 +96,7 @@ def off(values: Any, true: Floats, scale: float) -> Floats:
     return found
 
 
-def opened(db: Any, queries: Array, temperature: float, level: int | None = None) -> Estimate | None:
+def opened(db: Any, queries: Matrix, temperature: float, level: int | None = None) -> Estimate | None:
     """What the index says at a level, or where its plan says; None without a plan for this temperature."""
     view = db._view()
     question = Question(queries, "cosine", temperature, show=0, tolerance=WITHIN)
@@ -148,7 +151,7 @@ def _times(bench: Bench, db: Any, data: DataSet, temperatures: tuple[float, ...]
     many: dict[str, Work] = torch.works(some, batch=True)
     for temperature in temperatures:
 
-        def ask(asked: Array, temperature: float = temperature) -> Any:
+        def ask(asked: Matrix, temperature: float = temperature) -> Any:
             return db.lookup(asked, temperature=temperature)
 
         one[f"{temperature}"], many[f"{temperature}"] = singly(items.queries, ask), together(some, ask)
@@ -157,7 +160,7 @@ def _times(bench: Bench, db: Any, data: DataSet, temperatures: tuple[float, ...]
     return found
 
 
-def _batch(bench: Bench, queries: Array) -> Array:
+def _batch(bench: Bench, queries: Matrix) -> Matrix:
     """Those that are asked together."""
     return queries[: bench.sized(BATCH_ASKED, least=32)]
 
@@ -179,14 +182,14 @@ def _told(bench: Bench, db: Any, data: DataSet, temperature: float, aims: Aims, 
     _beside(bench, db, queries, true, temperature, single)
 
 
-def _beside(bench: Bench, db: Any, queries: Array, true: Floats, temperature: float, ours: Judged) -> None:
+def _beside(bench: Bench, db: Any, queries: Matrix, true: Floats, temperature: float, ours: Judged) -> None:
     """The errors of all ways."""
     told = [f"ours {_quantiles(ours.errors)}"]
     told += [f"{name} {_quantiles(errors)}" for name, errors in others(db, queries, true, temperature).items()]
     bench.row(f"T {temperature:g}: errors", "; ".join(told), "median, 95th percentile, of the value scale")
 
 
-def others(db: Any, queries: Array, true: Floats, temperature: float) -> dict[str, Floats]:
+def others(db: Any, queries: Matrix, true: Floats, temperature: float) -> dict[str, Floats]:
     """The errors of what is not the mean of all."""
     scale, found = db.info().value_scale, {}
     for name, k in ((f"top-{TOP}", TOP), ("hard", 1)):

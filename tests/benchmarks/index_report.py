@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest import mock
 from unittest.mock import patch
 
 from softkv.asking import route
@@ -100,7 +99,7 @@ Section = Callable[[Bench], None]
 @contextmanager
 def never_cheap() -> Iterator[str]:
     """Let no store be so small that it is scanned; gives the words to say so."""
-    with mock.patch.multiple(route, CHEAP=0, SCATTERED=0):
+    with patch.multiple(route, CHEAP=0, SCATTERED=0):
         yield "So small a store would be scanned by itself; here its index is asked all the same (`CHEAP = 0`)."
 
 

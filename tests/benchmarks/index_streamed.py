@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import BLOCK, MOST_CENTRES, Clusters, values_by
 
 import softkv
@@ -24,7 +25,6 @@ import softkv
 from .index_contests import shown, singly, turns
 from .index_quality import judged_singly
 from .index_report import Bench
-from .machine import machine
 
 WIDTH, VALUE_WIDTH, TEMPERATURE = 128, 64, 0.07
 TEMPERATURES = (0.04, 0.12)  # that are rehearsed
@@ -106,9 +106,8 @@ def asked(folder: Path, sizes: list[int], rounds: int) -> None:
         for items, db in stores.items():
             true = np.load(folder / f"{items}.npz")["true"][number * ASKED : (number + 1) * ASKED]
             one = judged_singly(db, some, true, TEMPERATURE)
-            told = [db.lookup(query) for query in some]
-            rows[items] = float(np.mean([answer.rows_read for answer in told]))
-            routes = json.dumps(dict(Counter(answer.route for answer in told)))
+            rows[items] = float(one.read.mean())
+            routes = json.dumps(Counter(one.routes.tolist()))
             lookup, scan = took[f"lookup {items}"], took[f"scan {items}"]
             print(f"| {items:,} | {lookup} | {scan} | {one} | {rows[items]:,.0f} | {routes} |", flush=True)
         first, last = sizes[0], sizes[-1]

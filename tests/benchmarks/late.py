@@ -16,36 +16,24 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
 
-from .machine import machine
+from .filling import BATCH, batches, kept_in, put
+from .rechecking import pairs
 
-VALUE_WIDTH, ASKED, BATCH, PAIRS = 64, 200, 10_000, 7
+VALUE_WIDTH, ASKED, PAIRS = 64, 200, 7
 TEMPERATURES = (0.05, 0.07, 0.1)
 SPARE = 0.55  # of the items, that are added later
 Change = Callable[[Any, Mixture, int], None]
-
-
-def batches(items: Mixture, start: int, stop: int) -> Iterator[tuple[slice, list[str]]]:
-    """Parts of some items, with their keys."""
-    for first in range(start, stop, BATCH):
-        part = slice(first, min(first + BATCH, stop))
-        yield part, [f"item {number}" for number in range(part.start, part.stop)]
-
-
-def put(db: Any, items: Mixture, start: int, stop: int, **options: Any) -> None:
-    """Add some of the items."""
-    for part, keys in batches(items, start, stop):
-        db.add(keys, items.values[part], vectors=items.keys[part], **options)
 
 
 def added(share: float) -> Change:
@@ -135,6 +123,12 @@ def lookups(folder: Path, base: Path, items: Mixture, count: int) -> None:
         row("a fresh index of these", fresh, None)
 
 
+def beside(found: Sequence[Sequence[float]]) -> str:
+    """The usual milliseconds of the first of each pair, and the ratios to the second."""
+    ratios, usual = sorted(one / other for one, other in found), statistics.median(one for one, _ in found)
+    return f"{1e3 * usual:.1f} ms | {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
 def writes(folder: Path, base: Path, items: Mixture, count: int) -> None:
     """Adds and deletions with an index beside without, in turn."""
     paths = [folder / "with", folder / "without"]
@@ -146,21 +140,8 @@ def writes(folder: Path, base: Path, items: Mixture, count: int) -> None:
     with softkv.open(paths[0]) as indexed, softkv.open(paths[1]) as bare:
 
         def compared(name: str, work: Callable[[Any, int], None]) -> None:
-            found = []
-            for turn in range(PAIRS + 1):
-                pair = [0.0, 0.0]
-                for place in (turn % 2, 1 - turn % 2):
-                    started = time.perf_counter()
-                    work((indexed, bare)[place], turn)
-                    pair[place] = time.perf_counter() - started
-                found.append(pair)
-            found = found[1:]  # the first reads the index
-            ratios, usual = sorted(one / other for one, other in found), statistics.median(one for one, _ in found)
-            print(
-                f"| {name} | {1e3 * usual:.1f} ms | "
-                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
-                flush=True,
-            )
+            found = pairs(indexed, bare, work, lambda turns: turns > PAIRS)[1:]  # the first reads the index
+            print(f"| {name} | {beside(found)} |", flush=True)
 
         def batch(db: Any, turn: int) -> None:
             start, spare = count + turn * BATCH, turn * BATCH % (len(items.keys) - BATCH)
@@ -207,24 +188,20 @@ def loose(folder: Path, base: Path, items: Mixture, count: int) -> None:
         for share in (0.02, 0.1, 0.2, 0.4):
             info = db.info().index
             more = int(share / (1.0 - share) * count) - (info.strangers + info.waiting)
-            for part, keys in batches(items, 0, more):
+            for part, keys in batches(0, more):
                 names = [f"loose {share} {key}" for key in keys]
                 db.add(names, items.values[part] + 1e3, vectors=items.keys[part])  # their values are far from all lists
-            info, pairs, ways = db.info().index, [], set()
+            info, found, ways = db.info().index, [], set()
             for query in items.queries[:100]:
                 seconds = [0.0, 0.0]
                 for place, tolerance in enumerate((0.01, 0)):
                     started = time.perf_counter()
-                    found = db.lookup(query, temperature=TEMPERATURES[1], tolerance=tolerance)
+                    answer = db.lookup(query, temperature=TEMPERATURES[1], tolerance=tolerance)
                     seconds[place] = time.perf_counter() - started
-                    ways |= {found.route} if tolerance else set()
-                pairs.append(seconds)
-            ratios, usual = sorted(one / other for one, other in pairs), statistics.median(one for one, _ in pairs)
-            print(
-                f"| {(info.strangers + info.waiting) / len(db):.0%} | {1e3 * usual:.1f} ms | "
-                f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | {', '.join(sorted(ways))} |",
-                flush=True,
-            )
+                    ways |= {answer.route} if tolerance else set()
+                found.append(seconds)
+            left_out = (info.strangers + info.waiting) / len(db)
+            print(f"| {left_out:.0%} | {beside(found)} | {', '.join(sorted(ways))} |", flush=True)
 
 
 def main() -> None:
@@ -242,9 +219,7 @@ def main() -> None:
         print(json.dumps(ask(given.ask[0], np.load(given.ask[1]))))
         return
     print(f"{machine()}\n{given.items:,} items x {given.width}")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with kept_in(given.folder) as folder:
         items = mixture(int(given.items * (1 + SPARE)), given.width, VALUE_WIDTH, ASKED, 0)
         base = folder / f"base {given.items} x {given.width}"
         if not base.exists():

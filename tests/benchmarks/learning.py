@@ -7,8 +7,6 @@ Does not judge time: that of `fit` is printed, and depends on the machine and it
 """
 
 import argparse
-import csv
-import json
 import os
 import tempfile
 import time
@@ -16,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 
-import softkv
-
+from .filling import fresh
 from .index_report import HEAD, Goal, at_least, at_most
-from .machine import machine
+from .questions import Questions, banking77, clinc150, intents_of, texts_of, uci
 
 PARTS = ("clinc", "banking", "uci")
 MODELS = {"MiniLM": "all-MiniLM-L6-v2", "static": "static"}
 SETS = {"energy": 0.70, "concrete": 5.4, "kin8nm": 0.082}  # the RMSE to reach
-Texts = tuple[list[str], list[str]]  # texts and their labels
 
 
 def main() -> None:
@@ -49,55 +46,45 @@ def main() -> None:
 
 
 def _clinc(data: Path, folder: Path, model: str, seed: int) -> None:
-    parts: dict[str, Texts] = {
-        name: ([text for text, _ in rows], [label for _, label in rows])
-        for name, rows in json.loads((data / "clinc150" / "data_full.json").read_text(encoding="utf-8")).items()
-    }
+    parts = clinc150(data)
     goals: dict[str, dict[str, Goal]] = {
         "full soft": {"accuracy": at_least(0.910), "log_loss": at_most(0.40), "calibration_error": at_most(0.04)},
         "learned": {"accuracy": at_least(0.940), "log_loss": at_most(0.26), "auroc": at_least(0.970)},
     }
     if model == "static":
         goals = {"learned": {"accuracy": at_least(0.910)}}
-    _labels(folder, "clinc", model, parts["train"], parts["test"], parts["oos_test"][0], goals, seed)
+    _labels(folder, "clinc", model, parts["train"], parts["test"], texts_of(parts["oos_test"]), goals, seed)
 
 
 def _banking(data: Path, folder: Path, seed: int) -> None:
-    def part(name: str) -> Texts:
-        with (data / "banking77" / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        return [row["text"] for row in rows], [row["category"] for row in rows]
-
+    parts = banking77(data)
     goals = {"learned": {"accuracy": at_least(0.920)}}
-    _labels(folder, "banking", "MiniLM", part("train"), part("test"), [], goals, seed)
+    _labels(folder, "banking", "MiniLM", parts["train"], parts["test"], [], goals, seed)
 
 
 def _labels(
     folder: Path,
     task: str,
     model: str,
-    train: Texts,
-    test: Texts,
+    train: Questions,
+    test: Questions,
     strangers: list[str],
     goals: dict[str, dict[str, Goal]],
     seed: int,
 ) -> None:
     embedded = {
         name: _embedded(folder, f"{task}-{model}-{name}", MODELS[model], texts)
-        for name, texts in (("train", train[0]), ("test", test[0]), ("strangers", strangers))
+        for name, texts in (("train", texts_of(train)), ("test", texts_of(test)), ("strangers", strangers))
     }
-    with (
-        tempfile.TemporaryDirectory() as place,
-        softkv.open(Path(place) / "s", value="label", compatibility="cosine") as db,
-    ):
-        db.add(vectors=embedded["train"], values=train[1])
+    with fresh("label", "cosine") as db:
+        db.add(vectors=embedded["train"], values=intents_of(train))
         started = time.perf_counter()
         tuned = db.tune(seed=seed)
         seconds = time.perf_counter() - started
         fitted = db.fit(seed=seed)
         outside = embedded["strangers"] if strangers else None
-        found = db.evaluate(embedded["test"], test[1], out_of_scope=outside)
-    print(f"\n{task}, {model}, {len(train[0]):,} items, {len(test[0]):,} queries, seed {seed}\n{found}")
+        found = db.evaluate(embedded["test"], intents_of(test), out_of_scope=outside)
+    print(f"\n{task}, {model}, {len(train):,} items, {len(test):,} queries, seed {seed}\n{found}")
     print(f"tune {seconds:.0f} s, temperature {tuned.temperature:.4g}; {fitted}\n\n{HEAD}")
     for way in found.ways:
         for measure, goal in goals.get(way.way, {}).items():
@@ -117,11 +104,8 @@ def _embedded(folder: Path, name: str, model: str, texts: list[str]) -> Any:
 
 
 def _uci(data: Path, name: str, splits: int, seed: int) -> None:
-    folder = data / "uci" / name
-    table = np.loadtxt(folder / "data.txt")
-    features = table[:, np.loadtxt(folder / "index_features.txt").astype(int)]
-    numbers = table[:, int(np.loadtxt(folder / "index_target.txt"))]
-    lines = (folder / "test_rows.txt").read_text(encoding="utf-8").splitlines()[:splits]
+    features, numbers = uci(data, name)
+    lines = (data / "uci" / name / "test_rows.txt").read_text(encoding="utf-8").splitlines()[:splits]
     found: dict[str, list[tuple[float, float]]] = {}
     seconds = []
     for line in lines:
@@ -129,7 +113,7 @@ def _uci(data: Path, name: str, splits: int, seed: int) -> None:
         seconds.append(taken)
         for way, both in figures.items():
             found.setdefault(way, []).append(both)
-    told = f"{len(table):,} rows, {features.shape[1]} features, {len(lines)} splits, seed {seed}"
+    told = f"{len(numbers):,} rows, {features.shape[1]} features, {len(lines)} splits, seed {seed}"
     print(f"\n{name}: {told}; fit {np.mean(seconds):.0f} s each\n\n{HEAD}")
     for way, splits_of_it in found.items():
         errors, likelihoods = np.array(splits_of_it).T
@@ -144,10 +128,7 @@ def _one_split(features: Any, numbers: Any, test: Any, seed: int) -> tuple[dict[
     train = np.setdiff1d(np.arange(len(numbers)), test)
     middle, unit = features[train].mean(0), features[train].std(0) + 1e-12
     keys = (features - middle) / unit  # for the ways that do not learn; `fit` does it by itself
-    with (
-        tempfile.TemporaryDirectory() as place,
-        softkv.open(Path(place) / "s", value="number", compatibility="gaussian") as db,
-    ):
+    with fresh("number", "gaussian") as db:
         db.add(vectors=keys[train], values=numbers[train])
         db.tune(seed=seed)
         started = time.perf_counter()

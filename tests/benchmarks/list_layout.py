@@ -13,7 +13,6 @@ again if they are there. `divided` says what it takes to gather a part of the ro
 import argparse
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,14 +20,15 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import mixture
 
 import softkv
 from softkv.asking import indexed
 from softkv.database import indexing
 
-from .late import VALUE_WIDTH, added, deleted, put
-from .machine import machine
+from .filling import kept_in, put
+from .late import VALUE_WIDTH, added, deleted
 
 Work = Callable[[Any], Any]
 DIVIDED = "divided"
@@ -117,9 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=None, help="where stores are kept; a temporary one by default")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as temporary:
-        folder = given.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with kept_in(given.folder) as folder:
         print(f"{machine()}\n{given.items:,} items x {given.width}\n")
         if DIVIDED in given.works:
             given.works.remove(DIVIDED)

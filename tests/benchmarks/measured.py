@@ -18,7 +18,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -27,15 +26,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
 from softkv.asking.question import CONFIDENCE
 from softkv.index.verdict import CHANCE, at_most
 
+from .filling import batches, kept_in, put
 from .index_data import one_gaussian
-from .late import put
-from .machine import machine
 
 VALUE_WIDTH, ASKED = 64, 60
 LAPLACE, AT_ONCE = (0.5, 5.0), 256
@@ -64,9 +63,7 @@ def made(path: Path, items: Mixture, count: int) -> None:
         return told | {"left": bool(firsts[number] < 0), "far left": bool(firsts[number] < far)}
 
     with softkv.open(path, "n") as db:
-        for start in range(0, count, 10_000):
-            part = slice(start, min(start + 10_000, count))
-            names = [f"item {number}" for number in range(part.start, part.stop)]
+        for part, names in batches(0, count):
             payloads = [payload(number) for number in range(part.start, part.stop)]
             db.add(names, items.values[part], vectors=items.keys[part], payloads=payloads)
         db.build_index()
@@ -208,9 +205,7 @@ def main() -> None:
         return
     kind, make = ("spectrum", one_gaussian) if given.spectrum else ("mixture", partial(mixture, seed=0))
     print(f"{machine()}\n{given.items:,} items x {given.width}, {kind}\n")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with kept_in(given.folder) as folder:
         items = make(int(given.items * 1.05), given.width, VALUE_WIDTH, ASKED)
         path = folder / f"{kind} {given.items} x {given.width} by rule"
         queries = path.with_suffix(".queries.npy")

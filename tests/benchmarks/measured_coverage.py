@@ -29,12 +29,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from . import measured_needles as needles
 from . import measured_rows as rows
+from .filling import kept_in
 from .index_plots import drawn, measured_coverage, measured_errors
 from .index_report import always_measured
-from .machine import machine
 from .measured_limits import upper_limit
 from .measured_lines import SEED, STORES, Build, Line, Lines
 from .measured_texts import texts
@@ -258,9 +259,7 @@ def options() -> argparse.Namespace:
 def main() -> None:
     """Count, and print the tables."""
     given = options()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = given.folder or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
+    with kept_in(given.folder) as folder:
         items = "texts" if given.texts else f"{given.items:,} items"
         print(f"{machine()}\n{given.builds - given.first} builds of {items}, seed {SEED}\n", flush=True)
         held = told(given, folder)

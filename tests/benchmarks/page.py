@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import mixture
 
 import softkv
-from tests.benchmarks.machine import machine
 from tests.browsing import Watched, launched, opened, watched
 from tests.listening import guarded
 from tests.servers import eventually

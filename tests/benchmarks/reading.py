@@ -11,16 +11,15 @@ import collections
 import csv
 import json
 import os
-import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterable
 from itertools import repeat
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.files import Columns, Record, records
-from tests.benchmarks.machine import machine
+from tests.benchmarks.storage import paired, timed
 
 WIDTH = 384
 
@@ -36,8 +35,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder:
         for work, ours, theirs in cases(folder, options.rows):
             row(work, options.rounds, ours, theirs)
-    start = timed(lambda: map(Record, range(options.rows), repeat("key"), *[repeat(None)] * 4))
-    print(f"| {options.rows:,} records, made of nothing | {start:.2f} s | | |")
+    bare_records = map(Record, range(options.rows), repeat("key"), *[repeat(None)] * 4)
+    seconds = timed(lambda: drained(bare_records))
+    print(f"| {options.rows:,} records, made of nothing | {seconds:.2f} s | | |")
 
 
 Case = tuple[str, Callable[[], Iterable[object]], Callable[[], Iterable[object]]]
@@ -88,18 +88,15 @@ def bare(path: str) -> Iterable[object]:
         yield from csv.reader(file)
 
 
-def timed(work: Callable[[], Iterable[object]]) -> float:
-    """How long it takes to read everything and keep nothing."""
-    start = time.perf_counter()
-    collections.deque(work(), maxlen=0)
-    return time.perf_counter() - start
+def drained(rows: Iterable[object]) -> None:
+    """Read everything, and keep nothing."""
+    collections.deque(rows, maxlen=0)
 
 
 def row(work: str, rounds: int, ours: Callable[[], Iterable[object]], theirs: Callable[[], Iterable[object]]) -> None:
     """One line of the table: medians of both, and the median ratio of the pairs."""
-    pairs = [(timed(ours), timed(theirs)) for _ in range(rounds)]
-    left, right = (statistics.median(side) for side in zip(*pairs, strict=True))
-    print(f"| {work} | {left:.2f} s | {right:.2f} s | {statistics.median(a / b for a, b in pairs):.2f} |", flush=True)
+    left, right, ratio = paired(rounds, lambda: drained(ours()), lambda: drained(theirs()))
+    print(f"| {work} | {left:.2f} s | {right:.2f} s | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
-
-from .machine import machine
 
 VALUE_WIDTH, BATCH, BATCHES, MOST = 64, 10_000, 7, 5000
 Write = Callable[[Any, int], None]

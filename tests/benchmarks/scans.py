@@ -9,7 +9,6 @@ ratios, with their lower and upper quartile.
 
 import argparse
 import os
-import shutil
 import statistics
 import tempfile
 import time
@@ -18,17 +17,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
+from softkv.ndarrays import Matrix, Vector
 from tests.benchmarks.index_contests import blas_from
-from tests.benchmarks.machine import machine
 
 WIDTH, NARROW, LABELS, BATCH, TOP = 384, 64, 1_000, 64, 32
 TEMPERATURES = (0.001, 0.01, 0.1, 1.0, 10.0)
 PAUSE = 0.1
 HEAD = "| work | softkv | yardstick | its time | ratio | quartiles | goal |\n|---|---|---|---|---|---|---|"
 
-Array = Any
 Work = Callable[[], object]
 
 
@@ -40,11 +39,11 @@ class Bench(NamedTuple):
     rounds: int
     pause: float
 
-    def keys(self, width: int = WIDTH) -> Array:
+    def keys(self, width: int = WIDTH) -> Matrix:
         """The keys of all stores of this width."""
         return np.random.default_rng(0).standard_normal((self.rows, width), dtype=np.float32)
 
-    def store(self, name: str, keys: Array, values: Array) -> softkv.SoftKV:
+    def store(self, name: str, keys: Matrix, values: Any) -> softkv.SoftKV:
         """A store of these, every second item marked; texts are labels."""
         kind = "label" if isinstance(values, list) else None
         db = softkv.open(os.path.join(self.folder, f"{name}.softkv"), "n", compatibility="scaled_dot", value=kind)
@@ -83,16 +82,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--pause", type=float, default=PAUSE)
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="softkv-benchmark-")
     print(f"{machine()}\n{options.rows:,} items, {options.rounds} rounds\n\n{HEAD}")
-    try:
+    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-") as folder:
         for section in options.sections or SECTIONS:
             SECTIONS[section](Bench(folder, options.rows, options.rounds, options.pause))
-    finally:
-        shutil.rmtree(folder)
 
 
-def asked(count: int, width: int = WIDTH) -> Array:
+def asked(count: int, width: int = WIDTH) -> Matrix:
     """A single query, or a batch."""
     queries = np.random.default_rng(1).standard_normal((count, width), dtype=np.float32)
     return queries[0] if count == 1 else queries
@@ -136,7 +132,7 @@ def kinds(bench: Bench) -> None:
     """Numbers, labels and narrow vectors, by distances and directions, beside NumPy with kept lengths."""
     keys, chance = bench.keys(), np.random.default_rng(3)
     lengths = np.linalg.norm(keys, axis=1)
-    blended: dict[str, tuple[Any, Callable[[Array], object]]] = {}
+    blended: dict[str, tuple[Any, Callable[[Matrix], object]]] = {}
     numbers = chance.standard_normal(bench.rows, dtype=np.float32)
     blended["numbers"] = numbers, lambda weights: weights @ numbers
     codes = chance.integers(0, LABELS, bench.rows)
@@ -161,10 +157,10 @@ def kinds(bench: Bench) -> None:
 
 
 def by_hand(
-    queries: Array,
-    keys: Array,
-    lengths: Array,
-    blend: Callable[[Array], object],
+    queries: Matrix,
+    keys: Matrix,
+    lengths: Vector,
+    blend: Callable[[Matrix], object],
     *,
     compatibility: str,
     temperature: float,
@@ -189,7 +185,7 @@ def masks(bench: Bench) -> None:
             for count in (1, BATCH):
                 queries = asked(count)
 
-                def ask(q: Array = queries, **how: Any) -> object:
+                def ask(q: Matrix = queries, **how: Any) -> object:
                     return db.lookup(q, temperature=1.0, tolerance=0, **how)
 
                 plainly = {"without": ask}

@@ -28,9 +28,9 @@ from typing import Any
 
 import httpx
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
-from tests.benchmarks.machine import machine
 
 WIDTH, VALUES, CLUSTERS = 384, 64, 2000
 CONNECTIONS = (1, 8, 64)

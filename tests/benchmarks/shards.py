@@ -23,14 +23,15 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from softkv_cli.machine import machine
 from softkv_cli.mixtures import Mixture, mixture
 
 import softkv
 from softkv.asking import route
 from softkv.doors.cluster.handle import create
 
+from .filling import put
 from .index_report import always_measured
-from .machine import machine
 
 SHARDS, QUERIES, ROUNDS = (1, 2, 4, 8, 16), 64, 7
 WIDTH, EXACT_WIDTH, BUILT_FOR, WARM = 64, 128, 0.07, 1.0
@@ -78,10 +79,7 @@ def filled(path: Path, shards: int, made: Mixture, items: int, *, index: bool) -
     if shards:
         create(path, shards, value="vector", compatibility="cosine", temperature=BUILT_FOR)
     db = softkv.open(path, temperature=BUILT_FOR)
-    for start in range(0, items, 20_000):
-        part = slice(start, min(start + 20_000, items))
-        names = [f"item {number}" for number in range(part.start, part.stop)]
-        db.add(names, made.values[part], vectors=made.keys[part])
+    put(db, made, 0, items)
     if index:
         db.build_index()
     return db

@@ -1,4 +1,4 @@
-"""How fast is the exact full softmax over many rows? `python tests/benchmarks/soft_lookup.py`.
+"""How fast is the exact full softmax over many rows? `python -m tests.benchmarks.soft_lookup`.
 
 Asks softkv and the two fastest exact ways in torch in turn, within one process and with the same threads; prints the
 medians, their ratio, and the memory that softkv takes above its inputs. A ratio of 1 is as fast as the faster torch.
@@ -7,8 +7,6 @@ Does not judge: nothing passes or fails here, because timings depend on the mach
 """
 
 import argparse
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from softkv_cli.machine import machine
 
 import softkv
 
@@ -26,8 +25,7 @@ def main() -> None:
     """Measure one query and a batch, and print a table."""
     chosen = _options()
     torch.set_num_threads(chosen.threads)
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, {chosen.threads} threads, ", end="")
-    print(f"numpy {np.__version__}, torch {torch.__version__}")
+    print(f"{machine()}, {chosen.threads} threads, torch {torch.__version__}")
     print(f"{chosen.rows:,} keys x {chosen.width}, {chosen.value_width}-wide values, float32")
     generator = np.random.default_rng(0)
     keys = generator.standard_normal((chosen.rows, chosen.width), dtype=np.float32)

@@ -21,12 +21,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
 from softkv.storage import Store
 from softkv.storage.layout import WINDOW
 from softkv.storage.protocol import generation
-from tests.benchmarks.machine import machine
 from tests.stores import as_format
 
 WIDTH, BATCH = 384, 10_000
@@ -40,22 +40,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", default=None, help="where to write; a temporary folder by default")
     options = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="softkv-benchmark-", dir=options.folder)
     print(machine())
     print("| work | softkv | by hand | ratio | target |\n|---|---|---|---|---|")
-    work = {
-        "batches": lambda: batches(folder, options.rounds),
-        "contest": lambda: contest(folder, options.rounds),
-        "singles": lambda: singles(folder, options.rounds),
-        "large": lambda: large(folder, options.rows),
-        "migration": lambda: [migration(folder, options.rows // 100), migration(folder, options.rows)],
-        "many": lambda: many_singles(folder),
-    }
-    try:
+    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-", dir=options.folder) as folder:
+        work = {
+            "batches": lambda: batches(folder, options.rounds),
+            "contest": lambda: contest(folder, options.rounds),
+            "singles": lambda: singles(folder, options.rounds),
+            "large": lambda: large(folder, options.rows),
+            "migration": lambda: [migration(folder, options.rows // 100), migration(folder, options.rows)],
+            "many": lambda: many_singles(folder),
+        }
         for section in options.sections or work:
             work[section]()
-    finally:
-        shutil.rmtree(folder)
 
 
 def row(work: str, ours: float, theirs: float, ratio: float, target: str) -> None:

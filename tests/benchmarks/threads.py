@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 import softkv
-from tests.benchmarks.machine import machine
 
 THREADS, EACH, WIDTH, CLUSTERS = 8, 50, 256, 300
 

@@ -8,19 +8,18 @@ MB/s are of the float32 key vectors; everything else of an item travels with the
 import argparse
 import json
 import os
-import shutil
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from softkv_cli.machine import machine
 
 from softkv.files.exports import FORMATS, export, load
 from softkv.storage import Store
-from tests.benchmarks.machine import machine
+from tests.benchmarks.storage import timed
 
 
 def main() -> None:
@@ -31,18 +30,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", default=None, help="where to write; a temporary folder by default")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="softkv-benchmark-", dir=options.folder))
     vectors = np.random.default_rng(0).standard_normal((options.rows, options.width), dtype=np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     print(machine())
     print(f"{options.rows:,} × {options.width} numbers with keys and payloads\n")
     print("| format | file | write | MB/s | read | MB/s |\n|---|---|---|---|---|---|")
-    try:
-        ours(folder, vectors, options.rounds)
-        savez(folder, vectors, options.rounds)
-        dumps(folder, vectors, options.rounds)
-    finally:
-        shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="softkv-benchmark-", dir=options.folder) as folder:
+        for work in (ours, savez, dumps):
+            work(Path(folder), vectors, options.rounds)
 
 
 def ours(folder: Path, vectors: np.ndarray, rounds: int) -> None:
@@ -113,13 +108,6 @@ def line(
         f"| {reading:.2f} s | {size / reading:.0f} |",
         flush=True,
     )
-
-
-def timed(work: Callable[[], object]) -> float:
-    """How long one call takes."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -25,13 +25,18 @@ ROWS, WIDTH = 100_000, 384
 PAUSE = 0.1  # seconds before each turn, in which the threads of BLAS of the other process stop waiting for work
 COMMAND = "from softkv_cli.main import main; main()"
 Work = Callable[[], object]
+Turn = Callable[[], tuple[Work, Work]]  # prepares one turn: gives the work, and what tidies up after it
 
 
 # In the process of one version: it may import only what both have.
 
 
-def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
-    """For each line what prepares one turn: it gives the work, and what tidies up after it."""
+def nothing() -> None:
+    """No work."""
+
+
+def works(folder: Path) -> dict[str, Turn]:
+    """For each line what prepares one turn."""
     import numpy as np
 
     import softkv
@@ -58,10 +63,7 @@ def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
         db.delete([f"#{number}" for number in range(1, ROWS, 10)])
     live = [name for number, name in enumerate(names) if number % 10]
 
-    def nothing() -> None:
-        pass
-
-    def fresh(name: str, work: Callable[[Any], object], *, rows: slice | None = None) -> tuple[Work, Work]:
+    def fresh(work: Callable[[Any], object], *, rows: slice | None = None) -> tuple[Work, Work]:
         """On a store of its own."""
         store = Store.open(folder / "fresh", "n")
         if rows is not None:
@@ -74,9 +76,9 @@ def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
         store = Store.open(folder / "copy", "w")
         return lambda: work(store), lambda: (store.close(), shutil.rmtree(folder / "copy"))
 
-    def read(mode: str, work: Callable[[Any], object], *, before: Callable[[Any], object] = lambda _: None) -> Any:
+    def read(work: Callable[[Any], object], *, before: Callable[[Any], object] = lambda _: None) -> Any:
         """With a handle on the large store that has read nothing yet, or what `before` reads."""
-        store = Store.open(folder / "large", mode)
+        store = Store.open(folder / "large", "r")
         before(store)
         return lambda: work(store), store.close
 
@@ -117,13 +119,13 @@ def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
     few, most = {"n": {"$lt": ROWS // 100}}, {"n": {"$gte": ROWS // 100}}
     order = np.random.default_rng(1).permutation(len(live))
     return {
-        "add 50,000 x (384 + 384), batches of 10,000": lambda: fresh("batches", added),
-        "200 single adds": lambda: fresh("singles", singles, rows=slice(1_000, 2_000)),
+        "add 50,000 x (384 + 384), batches of 10,000": lambda: fresh(added),
+        "200 single adds": lambda: fresh(singles, rows=slice(1_000, 2_000)),
         "delete 10,000 keys": lambda: copied(lambda store: store.delete(live[:10_000])),
         "open, 100,000 items": lambda: (lambda: [Store.open(folder / "large").close() for _ in range(20)], nothing),
-        "get 1,800 items, first touch": lambda: read("r", gotten),
-        "get 1,800 items, again": lambda: read("r", gotten, before=gotten),
-        "first scan of 100,000 x 384": lambda: read("r", scanned),
+        "get 1,800 items, first touch": lambda: read(gotten),
+        "get 1,800 items, again": lambda: read(gotten, before=gotten),
+        "first scan of 100,000 x 384": lambda: read(scanned),
         "compact, a tenth dead": lambda: copied(lambda store: store.compact()),
         "compact into an order": lambda: copied(lambda store: store.compact(np.flatnonzero(store.live)[order])),
         "lookup": lambda: asked("database", lambda db: db.lookup(query)),
@@ -138,7 +140,7 @@ def works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
     } | asked_works(folder)
 
 
-def asked_works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
+def asked_works(folder: Path) -> dict[str, Turn]:
     """The lines about arrays, indexes, learning, doors, embedders and files."""
     import numpy as np
     import torch
@@ -166,9 +168,6 @@ def asked_works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
         db.build_index()
     with softkv.open(folder / "intents", "n", value="label", temperature=0.05) as db:
         db.add(vectors=keys[:5_000], values=labels)
-
-    def nothing() -> None:
-        pass
 
     def often(work: Work, times: int) -> tuple[Work, Work]:
         """Several times, after once that does not count."""
@@ -213,7 +212,7 @@ def asked_works(folder: Path) -> dict[str, Callable[[], tuple[Work, Work]]]:
     def layered() -> None:
         layer(asked)
 
-    works: dict[str, Callable[[], tuple[Work, Work]]] = {
+    works: dict[str, Turn] = {
         "arrays, 1 query": lambda: often(lambda: softkv.soft_lookup(queries[0], keys, values, temperature=0.1), 20),
         "arrays, 256 queries": lambda: often(lambda: softkv.soft_lookup(queries, keys, values, temperature=0.1), 1),
         "tensors, 1 query": lambda: often(lambda: softkv.soft_lookup(asked[0], *tensors, temperature=0.1), 20),

@@ -22,10 +22,10 @@ from softkv.database.changes import Changes
 from softkv.database.reader import Value
 from softkv.database.upkeep import Upkeep
 from softkv.doors import hints
-from softkv.doors.remote.asking import sendable, sent
 from softkv.doors.remote.connection import SILENCE, ServerConnection
 from softkv.doors.remote.loading import Unfiled, name_of
 from softkv.doors.remote.reading import RemoteReader, RemoteView
+from softkv.doors.remote.sending import sendable, sent
 from softkv.doors.server.problems import error_of
 from softkv.doors.shapes import fits
 from softkv.errors import KeyMissing, KeyTextError, NotRemote, ServerError, ServerUnreachable, SoftKVError

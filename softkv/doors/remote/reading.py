@@ -17,9 +17,9 @@ from softkv.answer import Answer, Answers
 from softkv.asking.given import place_of, require_one
 from softkv.database.reader import Reader, Value
 from softkv.database.summary import Info
-from softkv.doors.remote.asking import sent
 from softkv.doors.remote.columns import RemoteColumns
 from softkv.doors.remote.connection import ServerConnection, quoted
+from softkv.doors.remote.sending import sent
 from softkv.errors import NotRemote, SoftKVError
 from softkv.files.exports import disk
 from softkv.files.exports.formats import suffix_of

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from softkv.errors import BatchMismatch
 from softkv.storage.batch import shown
 from softkv.storage.catalog.connection import Connection
-from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.parsing import loaded
 from softkv.storage.catalog.tables import insertion, seal
 
 KEPT = 7 * 24 * 3600  # seconds

@@ -9,7 +9,7 @@ from typing import Any
 
 from softkv.errors import Unfinished
 from softkv.storage.catalog.catalog import Catalog, Head
-from softkv.storage.catalog.loading import loaded_settings
+from softkv.storage.catalog.parsing import loaded_settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from softkv.ndarrays import Flags, Rows
 from softkv.storage.catalog.catalog import Catalog
-from softkv.storage.catalog.loading import numbers_of
+from softkv.storage.catalog.parsing import numbers_of
 from softkv.storage.catalog.tables import items_name
 
 _STRIDE = 1 << 13  # rows of one statement

@@ -22,7 +22,7 @@ from softkv.ndarrays import Flags, Rows
 from softkv.storage.batch import Batch, Content
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
-from softkv.storage.catalog.loading import loaded, numbers_of
+from softkv.storage.catalog.parsing import loaded, numbers_of
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.tables import insertion, item_seal, items_name
 

@@ -11,7 +11,7 @@ import numpy as np
 from softkv.errors import InputError, KeyTextError, StoreDamaged
 from softkv.ndarrays import Rows
 from softkv.storage.batch import Batch, refuse_duplicates, refuse_missing
-from softkv.storage.catalog.loading import require_rows
+from softkv.storage.catalog.parsing import require_rows
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.protocol.committed import Committed
 from softkv.storage.protocol.snapshot import Snapshot

@@ -29,8 +29,8 @@ from softkv.logs import log_of
 from softkv.storage.batch import shown
 from softkv.storage.catalog.catalog import Catalog, Head
 from softkv.storage.catalog.connection import Connection, application_of, connect_reader
-from softkv.storage.catalog.loading import loaded_settings
 from softkv.storage.catalog.migrations import READABLE, migrate
+from softkv.storage.catalog.parsing import loaded_settings
 from softkv.storage.catalog.tables import APPLICATION
 from softkv.storage.disk import files, locks
 from softkv.storage.disk.named import MANIFEST

@@ -24,7 +24,7 @@ from softkv.storage.batch import checked_settings, checked_vectors
 from softkv.storage.catalog.begun import ways_on
 from softkv.storage.catalog.catalog import Standing
 from softkv.storage.catalog.labels import LabelBook
-from softkv.storage.catalog.loading import loaded
+from softkv.storage.catalog.parsing import loaded
 from softkv.storage.catalog.roster import Roster
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks

@@ -20,7 +20,7 @@ from softkv.storage.batch import checked_key, checked_name, keys_among, require_
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.derived import checked_number, numbers, parts
 from softkv.storage.catalog.labels import LabelBook, require_counts
-from softkv.storage.catalog.loading import loaded_settings, require_rows
+from softkv.storage.catalog.parsing import loaded_settings, require_rows
 from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.catalog.secret import secret
 from softkv.storage.catalog.tally import Tally
