@@ -217,7 +217,10 @@ def _typed(key: str) -> str:
     """The value on stdin, for which a person at a terminal is asked."""
     if sys.stdin.isatty():
         output.say(f"type the VALUE of {short(key)}, and end it with Enter and Ctrl-D")
-    return sys.stdin.read().rstrip("\n")
+    try:
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"expected VALUE on stdin as text, got bytes that are not {error.encoding}") from None
 
 
 def _told(fresh: int, replaced: int, ignored: int) -> str:

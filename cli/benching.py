@@ -30,7 +30,7 @@ BATCH = 50_000  # items added together
 @click.option("--repeats", type=click.IntRange(min=1), default=9, show_default=True, help="Rounds, for the medians.")
 @click.option(
     "--pause",
-    type=click.FloatRange(min=0),
+    type=options.Seconds(min=0),
     default=0.1,
     show_default=True,
     help="Seconds between two contestants, in which the threads of the one before go to sleep.",

@@ -78,12 +78,15 @@ def asked(path: str, what: str, document: dict[str, Any]) -> Any:
     from urllib.parse import urlsplit
 
     url, token = _server(path)
-    parts = urlsplit(url)
-    if parts.scheme != "http" or not token:
+    if not url.startswith("http:") or not token:
         return None
     import http.client
 
-    client = http.client.HTTPConnection(parts.netloc, timeout=SECONDS)
+    try:
+        parts = urlsplit(url)
+        client = http.client.HTTPConnection(parts.netloc, timeout=SECONDS)
+    except (http.client.HTTPException, ValueError):  # the handle says what is wrong with the URL
+        return None
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Softkv-Alone": "1"}
     try:
         client.request("POST", f"/v1{parts.path}/{what}", json.dumps(document, allow_nan=False), headers)

@@ -53,6 +53,16 @@ def test_a_person_at_a_terminal_is_asked_for_the_value(tmp_path: Path) -> None:
         assert dict(db) == {"fig": 5.0}
 
 
+def test_a_value_on_stdin_that_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is made or written."""
+    command = [sys.executable, "-m", "softkv_cli", "add", "a", "--db", str(tmp_path / "s")]
+    strict = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, input=b"\xff", env=strict, capture_output=True)
+    assert done.returncode == 2
+    assert b"expected VALUE on stdin as text, got bytes that are not utf-8" in done.stderr
+    assert not (tmp_path / "s").exists()
+
+
 def test_a_value_may_come_from_stdin(tmp_path: Path) -> None:
     """It does when it is missing, or `-`: long texts do not fit a command line."""
     assert ran("add", "a", "--db", tmp_path / "s", stdin="a long\ntext\n").code == 0

@@ -184,6 +184,7 @@ def test_lines_of_stdin_go_on_behind_one_that_is_not_known(tmp_path: Path) -> No
         (["guard", "--wrong-at-most", "2"], 1, "expected --wrong-at-most to be"),
         (["guard", "--strangers-at-most", "0.1"], 1, "expected strangers"),
         (["guard", "--on-average", "--confidence", "0.9"], 2, "leave out --confidence"),
+        (["guard", "--drop", "--queries", "asked.csv", "--confidence", "0.9"], 2, "leave out --confidence, --queries"),
         (["guard", "--wrong-at-most", "0.001"], 1, "at least"),
     ],
 )

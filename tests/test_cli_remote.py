@@ -184,6 +184,15 @@ def test_a_token_that_is_missing_is_asked_for(running: Running, monkeypatch: pyt
     assert (done.code, "SOFTKV_TOKEN" in done.err, running.token in done.err) == (1, True, False)
 
 
+@pytest.mark.parametrize("url", ["http://127.0.0.1:abc/films", "http://[abc/films"])
+def test_an_odd_url_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The short way to ask a server leaves it to the handle to say so."""
+    monkeypatch.setenv("SOFTKV_TOKEN", "a" * 30)
+    done = ran("query", "a boat", "--db", url)
+    assert done.code == 1
+    assert "odd host or port" in done.err
+
+
 def test_what_a_killed_server_left_is_not_believed(running: Running, tmp_path: Path) -> None:
     """Commands read and write the path again."""
     running.process.kill()

@@ -171,6 +171,15 @@ def test_a_damaged_folder_is_refused(tiny: Path, tmp_path: Path, file: str, cont
         find(str(damaged))
 
 
+def test_a_folder_of_a_later_format_is_refused(tiny: Path, tmp_path: Path) -> None:
+    """A format is named, and not read as if it were the present one."""
+    later = Path(shutil.copytree(tiny, tmp_path / "later"))
+    card = json.loads((later / "model.json").read_text())
+    (later / "model.json").write_text(json.dumps(card | {"format": "softkv-onnx-2"}))
+    with pytest.raises(EmbedderError, match=r"cannot be read.*'softkv-onnx-2', not 'softkv-onnx-1'"):
+        find(str(later))
+
+
 def test_what_it_needs_is_named(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the extra that brings onnxruntime, before torch is loaded."""
     copied = shutil.copytree(tiny, tmp_path / "copied")

@@ -1,6 +1,7 @@
 """A rebuild gives all items other key vectors, and may be left and resumed at any moment; nothing else changes."""
 
 import errno
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -263,7 +264,7 @@ def test_a_rebuild_is_not_resumed_as_another(tmp_path: Path, change: dict[str, A
 @pytest.mark.parametrize("reopened", [False, True])
 def test_nothing_else_may_change_while_a_rebuild_is_unfinished(tmp_path: Path, reopened: bool) -> None:
     """Every other write is refused with how far it is and the ways on, and reading goes on."""
-    path = tmp_path / "s"
+    path = tmp_path / "a store"
     store = fruit(path)
     store.delete("pear")
     write(begun(store), text=False, rows=1)
@@ -280,8 +281,8 @@ def test_nothing_else_may_change_while_a_rebuild_is_unfinished(tmp_path: Path, r
     ):
         with pytest.raises(Unfinished, match=r"1 of 2 items") as caught:
             change()
-        ways = f"`softkv reembed --db {path}` to go on, or `softkv reembed --db {path} --abandon` to drop it"
-        assert ways in str(caught.value)
+        named = f"softkv reembed --db {shlex.quote(str(path))}"
+        assert f"`{named}` to go on, or `{named} --abandon` to drop it" in str(caught.value)
     assert (contents(store), store.commit) == (before, commit)
     assert len(list(store.blocks())) == 1
     complete(store)

@@ -60,6 +60,8 @@ class Onnx:
         session = _session(folder / MODEL)
         try:
             card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+            if card["format"] != FORMAT:
+                raise ValueError(f"its format is {card['format']!r}, not {FORMAT!r}")
             tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
             tokenizer.no_padding()
             tokenizer.enable_truncation(card["tokens"])

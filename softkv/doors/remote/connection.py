@@ -207,12 +207,12 @@ def quoted(name: Any) -> str:
 
 def _parts(url: str) -> tuple[str, str, bool]:
     """The server's address, the name of the store, and whether both are on this machine."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InputError("expected a URL like http://host:7411/store, got one with an odd port.") from error
-    # Subtle: no message repeats what was given, which may hold the token.
+    # Subtle: no message repeats what was given, which may hold the token; nor does the cause of one.
+    except ValueError:
+        raise InputError("expected a URL like http://host:7411/store, got one with an odd host or port.") from None
     if parts.username is not None or parts.query or parts.fragment:
         raise InputError(
             "expected a URL like http://host:7411/store and nothing more, since URLs end up in logs and histories. "

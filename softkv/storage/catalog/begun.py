@@ -4,6 +4,7 @@ The unfinished generation is the one that is newer than the current one: the cat
 nothing reads from it. Writes nothing.
 """
 
+import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,4 +52,5 @@ def require_finished(catalog: Catalog, head: Head, directory: str) -> None:
 
 def ways_on(directory: str) -> str:
     """The two ways to end an unfinished rebuild, for messages."""
-    return f"`softkv reembed --db {directory}` to go on, or `softkv reembed --db {directory} --abandon` to drop it"
+    again = f"softkv reembed --db {shlex.quote(directory)}"
+    return f"`{again}` to go on, or `{again} --abandon` to drop it"
