@@ -192,7 +192,7 @@ def each_array(work: Callable[..., Any], *given: Any) -> Any:
 
 def together(found: Sequence[Estimate]) -> Estimate:
     """Estimates of some queries after those of others."""
-    joined: Estimate = each_array(lambda *parts: np.concatenate(parts), *found)
+    joined: Estimate = found[0] if len(found) == 1 else each_array(lambda *parts: np.concatenate(parts), *found)
     return joined
 
 
