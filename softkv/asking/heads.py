@@ -81,7 +81,7 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
 
     value = np.asarray(found.value, rewritten.dtype).reshape(*shape, -1)
     log_mass = by_query(found.log_mass)
-    rows, shares, scores = _heaviest(view, question, found, rewritten, log_mass, temperatures)
+    rows, shares, scores = _heaviest(view, question, found, asked, log_mass)
     missing = np.zeros(len(found)) if found.log_mass_error is None else found.log_mass_error
     errors = np.zeros(len(found)) if found.error is None else found.error
     return replace(
@@ -145,23 +145,19 @@ def _of_weakest(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
 
 
 def _heaviest(
-    view: View,
-    question: Question,
-    found: Answers,
-    rewritten: Any,
-    log_mass: Floats,
-    temperatures: Floats,
+    view: View, question: Question, found: Answers, asked: Rewritten, log_mass: Floats
 ) -> tuple[Any, Any, Any]:
     """The rows with the largest mean share, among the heaviest of each head: rows, shares by head, scores."""
-    count, show = rewritten.shape[1], min(question.show, view.snapshot.rows)
+    rewritten, (heads, count, _) = asked.queries, asked.queries.shape
+    show = min(question.show, view.snapshot.rows)
     rows, scores = np.full((count, show), -1), np.full((count, show), -np.inf)
-    shares = np.zeros((count, len(rewritten), show))
-    named = found.rows.reshape(len(rewritten), count, -1)
+    shares = np.zeros((count, heads, show))
+    named = found.rows.reshape(heads, count, -1)
     for query in range(count):
         some = np.unique(named[:, query])
         some = some[some >= 0]
         raw = rewritten[:, query].astype(np.float64) @ view.snapshot.vectors(some).T.astype(np.float64)  # (h, s)
-        share = np.exp(raw / temperatures[query] - log_mass[query][:, None])
+        share = np.exp(raw / asked.temperatures[query] - log_mass[query][:, None])
         order = np.lexsort((some, -share.mean(0)))[:show]
         rows[query, : len(order)], shares[query, :, : len(order)] = some[order], share[:, order]
         scores[query, : len(order)] = raw.mean(0)[order]

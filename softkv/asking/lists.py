@@ -144,7 +144,7 @@ class Asking:
         """Estimate some of the queries, as many at once as there is room for their logits."""
         step = self._at_once()
         parts = [only_finite(self._found(some[start : start + step])) for start in range(0, len(some), step)]
-        return parts[0] if len(parts) == 1 else together(parts)
+        return together(parts)
 
     def _at_once(self) -> int:
         known = self.index.known

@@ -82,8 +82,9 @@ def gathers(rows: int, view: View, queries: int) -> bool:
 def route(view: View, question: Question) -> Route:
     """The route of a question: by an index if one suits it, else by a scan."""
     why = _against_estimates(view, question)
-    if why is None:
-        why = _against_lists(view, question)
+    if why is not None:
+        return Route(SCAN, why)
+    why = _against_lists(view, question)
     if why is None:
         why = _against_form(view, question) or _against_rehearsals(view, question)
         if why is None:
@@ -122,9 +123,7 @@ def _against_lists(view: View, question: Question) -> str | None:
             return _against_form(view, question)
         problem = view.index_as_written.problem
         return f"the index cannot be used: {problem}" if problem else "there is no index; `softkv index build`"
-    if question.guarantee:
-        return against_loose(view.bounding_index, view.snapshot.rows)
-    return against_loose(view.index, view.snapshot.rows)
+    return against_loose(view.bounding_index if question.guarantee else view.index, view.snapshot.rows)
 
 
 def _against_form(view: View, question: Question) -> str | None:
@@ -227,8 +226,7 @@ def measures(view: View, question: Question) -> bool:
 
 def _suits_proposer(view: View, question: Question) -> bool:
     """Whether another index can propose the k best: it is built for the way in which the store compares."""
-    plain = question.k is not None and not question.guarantee and question.heads is None
-    if not plain or _against_estimates(view, question) is not None:
+    if question.k is None or question.guarantee or question.heads is not None:
         return False
     form = form_of(question.compatibility)
     return form is not None and form == form_of(view.profile.compatibility) and view.proposer is not None

@@ -21,22 +21,14 @@ from typing import Any, final
 import numpy as np
 
 from softkv.errors import FormatTooNew, IndexDamaged, InputError, ShapeError
-from softkv.index.engine import (
-    METRICS,
-    by_blas,
-    checked,
-    checked_metric,
-    chosen_backend,
-    device,
-    faiss_module,
-    flat_on_gpu,
-)
+from softkv.index.engine import by_blas, checked, chosen_backend, device, faiss_module, flat_on_gpu
 from softkv.index.skeleton import bounded, difference
 from softkv.maths.inputs import whole_number
 from softkv.ndarrays import Matrix, Rows
 from softkv.progress import Progress
 
 FORMAT = 1
+METRICS = ("dot", "l2")
 FEWEST = 1000  # rows below which the short names mean a plain scan
 _MAGIC = b"SOFTPROP"
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, bytes of JSON, bytes of FAISS
@@ -104,7 +96,7 @@ class Proposer:
         sample = _bounded("sample", sample, width)
         kind = spelled_out(kind, width, rows, len(sample))
         gpu = chosen_backend(backend) == "gpu"
-        index = _empty(kind, width, checked_metric(metric))
+        index = _empty(kind, width, metric)
         _train(index, sample, kind, gpu=gpu)
         for first, block in blocks():
             if first != index.ntotal:
@@ -196,7 +188,7 @@ def _checked_kind(kind: object) -> str:
 
 def _empty(kind: str, width: int, metric: str) -> Any:
     faiss = faiss_module(_NEED)
-    wanted = faiss.METRIC_INNER_PRODUCT if metric == "dot" else faiss.METRIC_L2
+    wanted = _metric(faiss, metric)
     try:
         index = faiss.index_factory(width, kind, wanted)
     except (RuntimeError, MemoryError) as error:
@@ -204,6 +196,12 @@ def _empty(kind: str, width: int, metric: str) -> Any:
     if any(part.metric_type != wanted for part in _parts(faiss, index)):
         raise _unknown(kind, f"it cannot compare by {metric!r}")
     return index
+
+
+def _metric(faiss: ModuleType, name: str) -> Any:
+    if name not in METRICS:
+        raise InputError(f"expected a metric of {', '.join(METRICS)}, got {name!r}. Choose one of these.")
+    return faiss.METRIC_INNER_PRODUCT if name == "dot" else faiss.METRIC_L2
 
 
 def _train(index: Any, sample: Matrix, kind: str, *, gpu: bool) -> None:
@@ -333,8 +331,7 @@ def _read_index(body: memoryview) -> Any:
 
 def _require_like(index: Any, made: _Made) -> None:
     faiss = faiss_module(_NEED)
-    wanted = faiss.METRIC_INNER_PRODUCT if made.metric == "dot" else faiss.METRIC_L2
-    parts = list(_parts(faiss, index))
+    wanted, parts = _metric(faiss, made.metric), list(_parts(faiss, index))
     if any(isinstance(part, (faiss.IndexIDMap, faiss.IndexIDMap2)) for part in parts):
         raise _damaged("maps rows to other numbers")
     if any((part.ntotal, part.metric_type, part.is_trained) != (made.rows, wanted, True) for part in parts):

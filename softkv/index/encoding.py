@@ -5,6 +5,7 @@ their checksum (storage/protocol/index_files.py).
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -60,9 +61,7 @@ def _arrays(content: memoryview, start: int, table: Mapping[str, Any]) -> Arrays
         if kind not in TYPES or not all(type(length) is int and length >= 0 for length in shape):
             raise ValueError(f"array {name!r} is {kind} of shape {shape}")
         start += -start % ALIGNED
-        count = 1
-        for length in shape:
-            count *= length
+        count = math.prod(shape)
         if count * np.dtype(kind).itemsize > len(content) - start:
             raise ValueError(f"array {name!r} goes beyond the end")
         arrays[name] = np.frombuffer(content, kind, count, start).reshape(shape) if count else np.empty(shape, kind)

@@ -29,7 +29,6 @@ from softkv.ndarrays import Matrix, Rows
 from softkv.progress import Progress
 
 BACKENDS = ("cpu", "gpu", "auto")
-METRICS = ("dot", "l2")
 _SCORES = 1 << 22  # scores that are held at a time, while rows are assigned
 _FAR = 100.0  # from here on, mean²/variance, squared distances lose two digits and more to cancellation
 _SAMPLED = 1024  # rows that tell where vectors lie
@@ -165,13 +164,6 @@ def checked(what: str, given: Any, *, numbers: bool = True, first: int = 0) -> M
         row = int(np.argmin(np.isfinite(matrix).all(axis=1)))
         raise NotFinite(f"{what}[{first + row}] holds NaN or infinity; expected finite numbers. Remove that row.")
     return matrix
-
-
-def checked_metric(metric: str) -> str:
-    """The name of a metric."""
-    if not isinstance(metric, str) or metric not in METRICS:
-        raise InputError(f"expected a metric of {', '.join(METRICS)}, got {metric!r}. Choose one of these.")
-    return metric
 
 
 def _switched(settings: Any, more: int) -> None:

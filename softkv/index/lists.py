@@ -149,7 +149,7 @@ class ListIndex:
 
     @classmethod
     def decoded(
-        cls, content: memoryview, *, rows: int, key_width: int, metric: Callable[[str], Metric | None] | None = None
+        cls, content: memoryview, *, rows: int, key_width: int, metric: Callable[[str], Metric | None]
     ) -> "ListIndex":
         """The index in these bytes, if it can be one of the first rows of such an arena.
 
@@ -162,7 +162,7 @@ class ListIndex:
             measured = [(unknown | arrays)[f"calibration.{one}"] for one in MEASURED]
             form = Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"])
             if form.name == "learned":
-                form = replace(form, metric=metric(str(facts["built"]["projection"])) if metric else None)
+                form = replace(form, metric=metric(str(facts["built"]["projection"])))
             index = cls(
                 form,
                 arrays["offsets"],
@@ -189,7 +189,7 @@ class ListIndex:
             return "is for another projection than the store compares by"
         if self.form.name not in FORMS or self.form.centre.shape != (key_width,) or self.form.lengths.shape != (3,):
             return f"is of form {self.form.name!r} and of keys of shape {self.form.centre.shape}, not {key_width}"
-        if offsets.ndim != 1 or count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
+        if count < 1 or offsets[0] != 0 or offsets[-1] > rows or (np.diff(offsets) < 0).any():
             return f"does not divide the {rows} rows into lists"
         problem = problem_of_statistics(self.lists, offsets, self.form.width(key_width))
         problem = problem or problem_of_heads(self.heads, offsets)

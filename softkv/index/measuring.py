@@ -12,14 +12,14 @@ Shapes: b queries, l lists, r rows that are drawn, p value width, s rows shown.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from softkv.index.lists import ListIndex
-from softkv.index.search import Asked, Estimate, Readable, both, part_of, read_lists, tail_of, together
+from softkv.index.search import Asked, Estimate, Readable, both, each_array, part_of, read_lists, tail_of, together
 from softkv.index.strata import LOG_MASS, LOWEST, Advice, Population, advice, first_lists, seen_tilt
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
@@ -330,19 +330,15 @@ def _heaviest(rows: Rows, logits: Reals, show: int) -> tuple[Rows, Reals]:
 
 def _cut(given: Any, some: Rows) -> Any:
     """The results of some of the queries."""
-    if is_dataclass(given):
-        kind: Any = type(given)
-        return kind(*(_cut(getattr(given, one.name), some) for one in fields(given)))
-    return None if given is None else given[some]
+    return each_array(lambda x: x[some], given)
 
 
 def _put(given: Any, numbers: Rows, part: Any) -> Any:
     """The results of all queries, with those of these numbers replaced."""
-    if is_dataclass(given):
-        kind: Any = type(given)
-        names = (one.name for one in fields(given))
-        return kind(*(_put(getattr(given, name), numbers, getattr(part, name)) for name in names))
-    if given is not None:
-        given = given.copy()
-        given[numbers] = part
-    return given
+
+    def replaced(old: Any, new: Any) -> Any:
+        whole = old.copy()
+        whole[numbers] = new
+        return whole
+
+    return each_array(replaced, given, part)

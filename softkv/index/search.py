@@ -8,7 +8,7 @@ Shapes: b queries, l lists, d key width, p value width.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -182,18 +182,18 @@ def part_of(asked: Asked, numbers: Rows) -> Asked:
     )
 
 
+def each_array(work: Callable[..., Any], *given: Any) -> Any:
+    """Results of one type with arrays inside, each array that there is made by `work` from those in the same place."""
+    if is_dataclass(given[0]):
+        kind: Any = type(given[0])
+        return kind(*(each_array(work, *(getattr(one, field.name) for one in given)) for field in fields(kind)))
+    return None if given[0] is None else work(*given)
+
+
 def together(found: Sequence[Estimate]) -> Estimate:
     """Estimates of some queries after those of others."""
-
-    def joined(parts: Sequence[Any], names: Sequence[str]) -> list[Any]:
-        columns = ([getattr(part, name) for part in parts] for name in names)
-        return [None if column[0] is None else np.concatenate(column) for column in columns]
-
-    nears = [one.near for one in found]
-    read = Blend(*joined([near.blend for near in nears], Blend.__slots__))
-    blend = Blend(*joined([one.blend for one in found], Blend.__slots__))
-    near = Near(read, *joined(nears, Near.__slots__[1:]))
-    return Estimate(near, blend, *joined(found, Estimate.__slots__[2:]))
+    joined: Estimate = found[0] if len(found) == 1 else each_array(lambda *parts: np.concatenate(parts), *found)
+    return joined
 
 
 def read_lists(index: ListIndex, arena: Readable, asked: Asked, lists: Sequence[Rows], show: int) -> Near:

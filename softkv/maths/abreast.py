@@ -52,7 +52,11 @@ def abreast(parts: Sequence[Lists], codes: Sequence[Codes | None], labels: int =
     """
     found = {name: np.concatenate([getattr(one, name) for one in parts]) for name in EACH}
     weights = [max(float(one.counts.sum()), 1.0) for one in parts]
-    values, slope = _of_labels(parts, codes, weights, labels) if labels else _of_vectors(parts, weights)
+    if labels:
+        values, slope = _of_labels(parts, codes, weights, labels)
+    else:
+        values = np.concatenate([one.vectors for one in parts])
+        slope = np.average([one.slope for one in parts], axis=0, weights=weights)
     endless = np.full((len(found["counts"]), 2), np.inf)  # bounds computed from these say nothing
     return Lists(
         **found,
@@ -64,12 +68,6 @@ def abreast(parts: Sequence[Lists], codes: Sequence[Codes | None], labels: int =
         slope=slope,
         slope_gaps=endless,
     )
-
-
-def _of_vectors(parts: Sequence[Lists], weights: Sequence[float]) -> tuple[Reals | Shares, Floats]:
-    """The means of the values of all lists, and their slope."""
-    slope: Floats = np.average([one.slope for one in parts], axis=0, weights=weights)
-    return np.concatenate([one.vectors for one in parts]), slope
 
 
 def _of_labels(

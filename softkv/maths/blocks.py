@@ -16,9 +16,8 @@ from softkv.maths.compatibility import Compatibility
 from softkv.maths.library import Array
 
 NARROW = 32  # width of values up to which copying them takes less time than reading their keys
-LogitBlock = tuple[
-    int, Array, Array, Callable[[], Values]
-]  # the number of the first row, logits, rows seen, and values
+# The number of the first row, logits, rows seen, and values.
+LogitBlock = tuple[int, Array, Array, Callable[[], Values]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

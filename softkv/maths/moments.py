@@ -59,17 +59,10 @@ def measured(
         counts=counts.astype(np.float64),
         means=means,
         axes=axes,
-        spreads=found.spreads,
-        outside=found.outside,
         profile=profile,
-        widest=found.widest,
-        radii=found.radii,
         values=value_means,
         slope=slope,
-        value_radii=found.value_radii,
-        slope_gaps=found.slope_gaps,
-        scatter=found.scatter,
-        noise=found.noise,
+        **vars(found),
     )
 
 
@@ -250,7 +243,7 @@ class _Shared:
 
 
 class _Sums:
-    """What the second pass adds up, list by list.
+    """What the second pass adds up, list by list: fields of `Lists`.
 
     Rows come in the precision that they have, once they are counted from the means; bounds allow for it.
     """

@@ -46,7 +46,7 @@ class Near:
 def read(score: Score, values: Values, runs: Sequence[Run], live: Flags | None, *, count: int, show: int) -> Near:
     """Score the runs for `count` queries; `live` says which rows of the arena count, or None when all do."""
     flat = _Flat(runs, count)
-    for run, block in zip(runs, flat.blocks(), strict=True):
+    for run, block in zip(runs, flat.blocks(flat.logits), strict=True):
         score(run.queries, run.start, run.stop, block)
     if live is not None:
         flat.leave_out(live)
@@ -75,16 +75,13 @@ class _Flat:
             alive = np.concatenate([live[run.start : run.stop] for run in self.runs]) if self.runs else live[:0]
             self.logits[~alive] = -np.inf
             return
-        for run, block in zip(self.runs, self.blocks(), strict=True):
+        for run, block in zip(self.runs, self.blocks(self.logits), strict=True):
             alive = live[run.start : run.stop]
             if not alive.all():
                 block[:, ~alive] = -np.inf
 
-    def blocks(self) -> "list[Reals]":
-        """The logits of each run, (m, n)."""
-        return self._cut(self.logits)
-
-    def _cut(self, flat: Reals) -> "list[Reals]":
+    def blocks(self, flat: Reals) -> "list[Reals]":
+        """The part of each run, (m, n), of the logits or of as many weights."""
         bounds = zip(self.runs, self.offsets[:-1].tolist(), self.offsets[1:].tolist(), strict=True)
         return [flat[start:stop].reshape(len(run.queries), -1) for run, start, stop in bounds]
 
@@ -157,7 +154,7 @@ class _Flat:
         if isinstance(values, Labels):
             return self._counted(values, weights), None
         total = np.zeros((self.count, values.array.shape[-1]))
-        for run, block in zip(self.runs, self._cut(weights), strict=True):
+        for run, block in zip(self.runs, self.blocks(weights), strict=True):
             total[run.queries] += _summed(block, values, run.start, run.stop)
         return total, None
 
@@ -177,7 +174,7 @@ class _Flat:
         """The sums of numbers, (b, 1), and of their squares about the mean: those within runs, and between these."""
         sums = np.zeros((3, len(self.queries), 1))  # the mass of each segment, its mean, and the squares about that
         seen = 0
-        for run, block in zip(self.runs, self._cut(weights), strict=True):
+        for run, block in zip(self.runs, self.blocks(weights), strict=True):
             unrelated = np.zeros(len(run.queries))
             part = values.part(slice(run.start, run.stop)).blend(Weights(unrelated, block, unrelated, None))
             sums[:, seen : seen + len(block)] = part.mass[:, None], part.value, part.square
