@@ -11,7 +11,7 @@ import pytest
 import softkv
 from softkv.answer import Answers
 from softkv.doors.cluster.best import merged_best
-from softkv.doors.cluster.merging import merged, over_all
+from softkv.doors.cluster.merging import Sides, over_all
 
 from . import reference
 
@@ -36,6 +36,11 @@ def of_some(kind: str, rows: npt.NDArray[np.int64], *, mask: Any = None, **optio
     mask = None if mask is None else mask[..., rows]
     found: Any = softkv.soft_lookup(ASKED, KEYS[rows], some, mask=mask, **given)
     return replace(found, rows=np.where(found.rows >= 0, rows[found.rows], -1))
+
+
+def merged(parts: Sequence[Answers], *, show: int) -> Answers:
+    """What shards answer together."""
+    return Sides(tuple(parts)).merged(show)
 
 
 def cells(kind: str, labels: tuple[object, ...] | None) -> Any:

@@ -37,14 +37,6 @@ DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
 
 
-def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | None = None) -> Answers:
-    """The answers by all rows, from those by disjoint sets of rows to the same queries.
-
-    A part that has no answer to a query has the mass exp(-inf) there. `labels` are those of all, else of the parts.
-    """
-    return Sides(tuple(parts), labels).merged(show)
-
-
 def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
     """Answers to some of `count` queries as answers to all; the others get an answer by no rows."""
     places, asked, columns = np.zeros(count, np.int64), np.zeros(count, np.bool_), dict[str, Any]()
@@ -60,10 +52,13 @@ def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answe
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """The answers of shards side by side, and the estimates of the others that each was given."""
+    """The answers of shards to the same queries side by side, and the estimates of the others that each was given.
+
+    A part that has no answer to a query has the mass exp(-inf) there.
+    """
 
     parts: tuple[Answers, ...]
-    given: tuple[object, ...] | None
+    given: tuple[object, ...] | None = None  # the labels of all; otherwise those of the parts
     beside: tuple[Elsewhere | None, ...] = ()
 
     def merged(self, show: int) -> Answers:
