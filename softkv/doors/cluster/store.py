@@ -94,8 +94,9 @@ class ShardedStore:
             if known is not None and known.made_of == made_of:
                 return known
             last = [getattr(one, "last_seen", None) for number, one in enumerate(self.shards) if number not in views]
-            options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
-            found = WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
+            found = WholeSnapshot(
+                views, self.path, self.manifest, owns=kept, partial=partial, last_seen=last, shards=self.shards
+            )
             self._last = self._last if kept or partial else weakref.ref(found)
             return found
 
