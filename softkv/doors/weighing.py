@@ -49,7 +49,7 @@ def weighed(
     alone = values.ndim < keys.ndim and labels is None
     held = Vectors(values[..., None] if alone else values) if labels is None else Labels(values, labels)
     inputs = checked(queries, keys, held, temperature=temperature, mask=mask, bias=bias, heads=heads)
-    if in_blocks and labels is None:
+    if in_blocks:
         return _finished(_blended(inputs, compatibility), inputs, alone=alone)
     logits = _scores(inputs, compatibility)
     if not torch.isfinite(logits.detach().sum()) and not torch.isfinite(logits).all():
