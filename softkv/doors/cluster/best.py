@@ -5,37 +5,27 @@ Does not ask shards (asking.py).
 Shapes: b queries, k best, p value width, r rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.doors.cluster.merging import Sides, like
 from softkv.maths.blending import Blend, Vectors, blend_of_rows
-from softkv.ndarrays import Floats
+from softkv.ndarrays import Floats, Rows
 
 WIDEST = 2.0  # times how far values lie from their mean: how far apart they are at most
 
 
-def merged_best(
-    parts: Sequence[Answers],
-    k: int,
-    temperature: Any,
-    cells: Callable[[npt.NDArray[np.int64]], Any],
-    *,
-    show: int,
-    labels: tuple[object, ...] | None = None,
-) -> Answers:
+def merged_best(sides: Sides, k: int, temperature: Any, cells: Callable[[Rows], Any], *, show: int) -> Answers:
     """The answers of the k best of all rows, from parts that name their own k best and, if there is one, the next.
 
     `cells` gives what is blended of rows, (n, p) or codes of the labels of all.
     """
-    sides = Sides(tuple(parts), labels)
-    every = sides.merged(sum(one.rows.shape[1] for one in parts))
+    every = sides.merged(sum(one.rows.shape[1] for one in sides.parts))
     logits = every.scores / np.reshape(temperature, (-1, 1))
     moved = np.where(sides.kinds > 0, 0.0, sides.column("log_mass_error")).max(0)
     best = _Best.of(every, logits, k, cells, moved)
