@@ -11,7 +11,7 @@ import pytest
 import softkv
 from softkv.answer import Answers
 from softkv.doors.cluster.best import merged_best
-from softkv.doors.cluster.merging import merged, over_all
+from softkv.doors.cluster.merging import Sides, over_all
 
 from . import reference
 
@@ -36,6 +36,11 @@ def of_some(kind: str, rows: npt.NDArray[np.int64], *, mask: Any = None, **optio
     mask = None if mask is None else mask[..., rows]
     found: Any = softkv.soft_lookup(ASKED, KEYS[rows], some, mask=mask, **given)
     return replace(found, rows=np.where(found.rows >= 0, rows[found.rows], -1))
+
+
+def merged(parts: Sequence[Answers], *, show: int) -> Answers:
+    """What shards answer together."""
+    return Sides(tuple(parts)).merged(show)
 
 
 def cells(kind: str, labels: tuple[object, ...] | None) -> Any:
@@ -100,18 +105,18 @@ def test_the_best_of_all_are_blended(kind: str, k: int) -> None:
     """They may be anywhere, also where a shard has fewer."""
     parts = [of_some(kind, rows, k=k, show=k + 1) for rows in SHARDS]
     labels = merged(parts, show=0).labels
-    found = merged_best(parts, k, TEMPERATURE, cells(kind, labels), show=k + 1, labels=labels)
+    found = merged_best(Sides(tuple(parts), labels), k, TEMPERATURE, cells(kind, labels), show=k + 1)
     require_same(found, of_some(kind, np.arange(ROWS), k=k, show=k + 1))
 
 
 def test_a_mass_that_one_part_does_not_know_is_unknown() -> None:
     """It is for the queries that this part is asked alone; their weights and their value are those of the k best."""
     parts, values = [of_some("number", rows, k=3, show=4) for rows in SHARDS], cells("number", None)
-    whole = merged_best(parts, 3, TEMPERATURE, values, show=3)
+    whole = merged_best(Sides(tuple(parts)), 3, TEMPERATURE, values, show=3)
     masses = parts[0].log_mass.copy()
     masses[2] = np.nan
     given = {"error_kind": "calibrated", "log_mass": masses, "log_mass_error": np.where(np.isnan(masses), np.nan, 0.1)}
-    found = merged_best([replace(parts[0], **given), *parts[1:]], 3, TEMPERATURE, values, show=3)
+    found = merged_best(Sides((replace(parts[0], **given), *parts[1:])), 3, TEMPERATURE, values, show=3)
     assert (found[2].log_mass, found[2].mass, found[2].log_mass_error) == (None, None, None)
     assert found[2].value == pytest.approx(whole[2].value, rel=1e-9)
     assert found.weights[2] == pytest.approx(whole.weights[2] / whole.weights[2].sum(), rel=1e-9)
@@ -156,7 +161,7 @@ def test_no_queries_get_no_answers() -> None:
     """What they get has the shapes that answers have."""
     none: Any = softkv.soft_lookup(np.empty((0, 4)), KEYS, VALUES["vector"])
     assert merged([none, none], show=3).value.shape == (0, 3)
-    best = merged_best([none, none], 2, 1.0, lambda rows: VALUES["vector"][rows], show=3)
+    best = merged_best(Sides((none, none)), 2, 1.0, lambda rows: VALUES["vector"][rows], show=3)
     assert best.value.shape == (0, 3)
 
 
@@ -280,12 +285,12 @@ def test_the_best_are_told_apart_no_better_than_rounding_lets(k: int) -> None:
     parts = [of_some("number", rows, k=k, show=k + 1) for rows in SHARDS]
     parts = [replace(one, error=np.full(QUERIES, 1e-9), log_mass_error=np.full(QUERIES, 1e-7)) for one in parts]
     values = cells("number", None)
-    apart = merged_best(parts, k, TEMPERATURE, values, show=3)
+    apart = merged_best(Sides(tuple(parts)), k, TEMPERATURE, values, show=3)
     assert apart.error is not None
     assert apart.error.max() < 1e-5
     other = replace(parts[1], rows=np.where(parts[1].rows >= 0, ROWS - 1 - parts[1].rows, -1))
     third = replace(parts[1], rows=np.where(parts[1].rows >= 0, (parts[1].rows + 7) % ROWS, -1))
-    near = merged_best([parts[1], other, third], k, TEMPERATURE, values, show=3)
+    near = merged_best(Sides((parts[1], other, third)), k, TEMPERATURE, values, show=3)
     assert near.error is not None
     for query in range(QUERIES):
         tied = values(np.array([one.rows[query, 0] for one in (parts[1], other, third)]))

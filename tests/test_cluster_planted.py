@@ -237,7 +237,7 @@ def _keys_are_hashed_anew(patch: Patch) -> None:
 
 def _the_next_best_is_forgotten(patch: Patch) -> None:
     blended = best._Best.of
-    patch.setattr(best._Best, "of", lambda every, logits, k, *given: replace(blended(every, logits, k, *given), k=1))
+    patch.setattr(best._Best, "of", lambda every, logits, _k, *given: blended(every, logits, 1, *given))
 
 
 def _both_parts_keep_all_items(patch: Patch) -> None:

@@ -85,8 +85,7 @@ class Memory(nn.Module):
         self.filled = min(self.filled + fresh, self.capacity)
 
     def _alike(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """More rows, converted to the types and device of the present ones; raises if they do not match these."""
-        require_rows(keys, values)
+        """Rows that were checked, in the types and on the device of the present ones; raises if they do not match."""
         for name, old, new in (("keys", self.keys, keys), ("values", self.values, values)):
             if self._beside(old) != self._beside(new):
                 raise ShapeError(f"expected {name} like those of shape {list(old.shape)}, got {list(new.shape)}.")

@@ -39,7 +39,6 @@ def typical_temperature(
     live: Flags,
     compatibility: str | Compatibility,
     *,
-    seed: int = 0,
     unit: float | None = None,
     asked: npt.NDArray[np.int64] | None = None,
 ) -> float | None:
@@ -55,7 +54,7 @@ def typical_temperature(
     rows = np.flatnonzero(live)
     if len(rows) < 2:
         return None
-    chosen = asked_of(keys, rows, seed, SCORED) if asked is None else asked
+    chosen = asked_of(keys, rows, 0, SCORED) if asked is None else asked
     # Of two items the other one gets all weight at any temperature, so with two an item is not left out.
     own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)

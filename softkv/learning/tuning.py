@@ -118,7 +118,7 @@ def curves_of_items(
     *,
     compatibility: str | Compatibility,
     first: float,
-    asked: Rows | None = None,
+    asked: Rows,
     live: Flags | None = None,
     shares: Floats | None = None,
     ks: Sequence[int] = (),
@@ -126,15 +126,14 @@ def curves_of_items(
 ) -> tuple[list[Curve], int]:
     """The curves of one compatibility, for keys (n, d) with codes of labels (n,) or vectors (n, p) as `values`.
 
-    Only `live` items answer (by default all), and those in `asked` are left out in turn (by default all).
+    Only `live` items answer (by default all), and those in `asked` are left out in turn.
     """
     compared = compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared)
     scores = _scores(keys, live, compared, unit)
-    who = np.arange(len(keys)) if asked is None else asked
 
     def lose(temperatures: Floats) -> Losses:
-        return left_out(scores, values, who, temperatures / unit, ks=ks, shares=shares, told=told)
+        return left_out(scores, values, asked, temperatures / unit, ks=ks, shares=shares, told=told)
 
     return curves(lose, compared.name, first, ks)
 

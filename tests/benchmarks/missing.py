@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import softkv
-from softkv.doors.cluster.merging import merged
+from softkv.doors.cluster.merging import Sides
 from softkv.doors.cluster.missing import widened
 from softkv.ndarrays import Flags, Floats
 
@@ -63,7 +63,7 @@ def tried(gone: int, temperature: float, parts: int, queries: int) -> Tried:
             some, options = owners == shard, {"compatibility": "cosine", "temperature": temperature}
             exact: Any = softkv.soft_lookup(asked, keys[some], values[some], **options)
             shards.append(replace(exact, error=np.zeros(queries)))
-        whole, others = merged(shards, show=0), merged(shards[gone:], show=0)
+        whole, others = (Sides(tuple(those)).merged(0) for those in (shards, shards[gone:]))
         told = widened(others, shards[gone:], gone / SHARDS, 0.95)
         assert told.error is not None
         assert told.log_mass_error is not None

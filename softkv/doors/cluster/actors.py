@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -228,12 +227,12 @@ class ActorSender:
                 self._actor = ray.get_actor(**named)
         return self._actor
 
-    def stop(self, seconds: float = DEADLINE) -> None:
+    def stop(self) -> None:
         """End the actor for good, once it has finished writing."""
         with suppress(OSError, RayError, ValueError):
             actor = self._found(revive=False)
             with suppress(RayError):
-                ray.get(actor.close.remote(), timeout=seconds)
+                ray.get(actor.close.remote(), timeout=DEADLINE)
             ray.kill(actor)
 
     def close(self) -> None:
@@ -245,12 +244,9 @@ class ActorStore(FarStore):
     """The shards of a cluster, each held by an actor; Ray ends with it where it was started for it."""
 
     def __init__(self, path: str, manifest: Manifest, *, writes: bool, deadline: float, started: bool) -> None:
-        self._senders, self._started = (
-            [ActorSender(manifest, path, number) for number in range(len(manifest.shards))],
-            started,
-        )
-        super().__init__(path, manifest, self._senders, writes=writes, deadline=deadline)
-        self.carrier, self.believing = replace(self.carrier, calls=all_begun), replace(self.believing, calls=all_begun)
+        self._senders = [ActorSender(manifest, path, number) for number in range(len(manifest.shards))]
+        self._started = started
+        super().__init__(path, manifest, self._senders, writes=writes, deadline=deadline, calls=all_begun)
 
     def close(self) -> None:
         """Release all shards; other processes may go on using them."""

@@ -160,8 +160,7 @@ def _places(whole: WholeView, view: View) -> Any:
 def _merged(whole: WholeView, question: Question, sides: Sides) -> Answers:
     if question.k is None:
         return sides.merged(question.show)
-    options: dict[str, Any] = {"show": question.show, "labels": whole.labels}
-    return merged_best(sides.parts, question.k, question.temperature, whole.snapshot.values, **options)
+    return merged_best(sides, question.k, question.temperature, whole.snapshot.values, show=question.show)
 
 
 def _closer(whole: WholeView, question: Question) -> Question:

@@ -5,46 +5,38 @@ Does not ask shards (asking.py).
 Shapes: b queries, k best, p value width, r rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.doors.cluster.merging import Sides, like
-from softkv.ndarrays import Floats
+from softkv.maths.blending import Blend, Vectors, blend_of_rows
+from softkv.ndarrays import Floats, Rows
 
 WIDEST = 2.0  # times how far values lie from their mean: how far apart they are at most
 
 
-def merged_best(
-    parts: Sequence[Answers],
-    k: int,
-    temperature: Any,
-    cells: Callable[[npt.NDArray[np.int64]], Any],
-    *,
-    show: int,
-    labels: tuple[object, ...] | None = None,
-) -> Answers:
+def merged_best(sides: Sides, k: int, temperature: Any, cells: Callable[[Rows], Any], *, show: int) -> Answers:
     """The answers of the k best of all rows, from parts that name their own k best and, if there is one, the next.
 
     `cells` gives what is blended of rows, (n, p) or codes of the labels of all.
     """
-    sides = Sides(tuple(parts), labels)
-    every = sides.merged(sum(one.rows.shape[1] for one in parts))
+    every = sides.merged(sum(one.rows.shape[1] for one in sides.parts))
     logits = every.scores / np.reshape(temperature, (-1, 1))
     moved = np.where(sides.kinds > 0, 0.0, sides.column("log_mass_error")).max(0)
     best = _Best.of(every, logits, k, cells, moved)
-    shared = np.where(np.isnan(every.log_mass), best.log_mass, every.log_mass)  # weights are shares of it
+    log_mass: Floats = best.blend.log_mass
+    shared = np.where(np.isnan(every.log_mass), log_mass, every.log_mass)  # weights are shares of it
     return replace(
         every,
-        value=like(every.value, best.value),
+        value=like(every.value, best.blend.value),
         spread=None if every.spread is None else best.spread,
-        effective=best.effective,
-        mass=np.minimum(np.exp(best.log_mass - every.log_mass), 1.0),
+        effective=best.blend.effective,
+        mass=np.minimum(np.exp(log_mass - every.log_mass), 1.0),
         scored=(every.rows[:, :k] >= 0).sum(1),
         rows=every.rows[:, :show],
         weights=np.where(every.rows >= 0, np.exp(logits - shared[:, None]), 0.0)[:, :show],
@@ -63,6 +55,7 @@ class _Best:
     moved: Floats  # (b,), how far rounding may have moved logits
     logits: Floats  # (b, r)
     values: Floats  # (b, r, p)
+    blend: Blend  # of the k best
 
     @classmethod
     def of(cls, every: Answers, logits: Floats, k: int, cells: Any, moved: Floats) -> "_Best":
@@ -76,32 +69,19 @@ class _Best:
             found = np.eye(len(every.labels))[found]
         columns = (found if found.ndim > 1 else found[:, None]).astype(np.float64)
         places = np.searchsorted(known, np.maximum(some, 0))
-        return cls(k, moved, logits[:, :count], columns[places])
-
-    @cached_property
-    def log_mass(self) -> Floats:
-        """The log mass of the k best, (b,)."""
-        peak = self.logits[:, :1]
-        found: Floats = peak[:, 0] + np.log(np.exp(self.logits[:, : self.k] - peak).sum(1))
-        return found
+        blend = blend_of_rows(Vectors(columns), places[:, :k], logits[:, :k])
+        return cls(k, moved, logits[:, :count], columns[places], blend)
 
     @cached_property
     def shares(self) -> Floats:
         """The share of each of the k best, (b, k)."""
-        found: Floats = np.exp(self.logits[:, : self.k] - self.log_mass[:, None])
-        return found
-
-    @cached_property
-    def value(self) -> Floats:
-        """The mean of the k best, (b, p)."""
-        total = np.einsum("bk,bkp->bp", self.shares, self.values[:, : self.k])
-        found: Floats = total / self.shares.sum(1)[:, None]
+        found: Floats = self.blend.shares(self.logits[:, : self.k])
         return found
 
     @cached_property
     def apart(self) -> Floats:
         """How far the value of each row lies from the mean, (b, r)."""
-        found: Floats = np.linalg.norm(self.values - self.value[:, None], axis=-1)
+        found: Floats = np.linalg.norm(self.values - self.blend.value[:, None], axis=-1)
         found[self.logits == -np.inf] = 0.0
         return found
 
@@ -109,13 +89,6 @@ class _Best:
     def spread(self) -> Floats:
         """The spread of the k best, (b,)."""
         found: Floats = np.sqrt((self.shares * self.apart[:, : self.k] ** 2).sum(1))
-        return found
-
-    @cached_property
-    def effective(self) -> Floats:
-        """How many rows really contributed, (b,)."""
-        logs = np.log(self.shares, out=np.zeros_like(self.shares), where=self.shares > 0)
-        found: Floats = np.exp(-(self.shares * logs).sum(1))
         return found
 
     @property

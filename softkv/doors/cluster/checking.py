@@ -44,11 +44,10 @@ def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least
 
 def _unlike(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:
     """Shards whose items could never be averaged with those of the first that has any."""
-    layouts = {number: one.layout for number, one in whole.items() if one.layout is not None}
-    first = next(iter(layouts), None)
-    for number, layout in layouts.items():
-        if first is not None and layout != layouts[first]:
-            yield f"{manifest.shards[number].path}: has {layout}, but {manifest.shards[first].path} {layouts[first]}"
+    layouts = [(manifest.shards[number].path, one.layout) for number, one in whole.items() if one.layout is not None]
+    for path, layout in layouts[1:]:
+        if layout != layouts[0][1]:
+            yield f"{path}: has {layout}, but {layouts[0][0]} {layouts[0][1]}"
 
 
 def _strays(manifest: Manifest, whole: Mapping[int, Snapshot]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from softkv.asking.sampled import Foretold
 from softkv.asking.view import View
 from softkv.doors.cluster.hosting import OF_SNAPSHOTS, READING, WRITING, Header, Message, Terms
 from softkv.doors.cluster.manifest import Manifest
-from softkv.doors.cluster.shard import Carrier, Moved, Shard, at_once
+from softkv.doors.cluster.shard import Calls, Carrier, Moved, Shard, at_once
 from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
 from softkv.ndarrays import Rows
@@ -235,18 +235,6 @@ class FarView:
         )
 
 
-def _evidence(view: View, question: Question, shards: int) -> Answers:
-    return cast(FarView, view).evidence(question, shards)
-
-
-def _newest_evidence(view: View, question: Question, shards: int) -> Answers:
-    return cast(FarView, view).evidence(question, shards, newest=True)
-
-
-def _forecast(view: View, question: Question) -> Foretold | None:
-    return cast(FarView, view).forecast(question)
-
-
 def _others(manifest: Manifest, number: int) -> NoReturn:
     raise StoreReplaced(f"{manifest.shards[number].path} is a new shard: the cluster was given others; open it again")
 
@@ -257,20 +245,23 @@ class FarStore(ShardedStore):
     alone = False
 
     def __init__(
-        self, path: str, manifest: Manifest, senders: Sequence[Sender], *, writes: bool, deadline: float
+        self,
+        path: str,
+        manifest: Manifest,
+        senders: Sequence[Sender],
+        *,
+        writes: bool,
+        deadline: float,
+        calls: Callable[[Calls], list[Any]] = at_once,
     ) -> None:
+        """Ask shards through these senders; `calls` makes the calls of a round."""
+
         def terms() -> Terms:
             return Terms(self.manifest.id, self.manifest.epoch)
 
         made = (FarShard(manifest.path_of(path, number), one, terms, deadline) for number, one in enumerate(senders))
         shards = cast(Sequence[Shard], list(made))
-        super().__init__(
-            path,
-            manifest,
-            shards,
-            None,
-            opened=_others,
-            writes=writes,
-            carrier=Carrier(evidence=_evidence, forecast=_forecast, calls=at_once),
-        )
-        self.believing: Carrier = replace(self.carrier, evidence=_newest_evidence)
+        # What is called with a view of a shard: a FarView, whatever the types say.
+        carrier = Carrier(cast(Any, FarView.evidence), cast(Any, FarView.forecast), calls)
+        self.believing: Carrier = replace(carrier, evidence=partial(FarView.evidence, newest=True))
+        super().__init__(path, manifest, shards, None, opened=_others, writes=writes, carrier=carrier)

@@ -195,13 +195,12 @@ class HostedShard:
         one = view.snapshot
         name = secrets.token_hex(8) if kept else f"{one.store} {one.generation} {one.commit}"
         with self._lock:
-            now, until = time.monotonic(), None
+            now = time.monotonic()
             over = [other for other, (_, end) in self._views.items() if end is not None and end < now]
             plain = [other for other, (_, end) in self._views.items() if end is None and other != name]
             for other in [*over, *plain[: max(0, len(plain) + 1 - RECENT)]]:
                 del self._views[other]
-            until = now + KEPT if kept else None
-            view, _ = self._views.setdefault(name, (view, until))
+            view, _ = self._views.setdefault(name, (view, now + KEPT if kept else None))
         return None if name == known else Header.of(name, view)
 
     def _view_of(self, name: str, work: str) -> View:

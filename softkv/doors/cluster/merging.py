@@ -37,14 +37,6 @@ DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
 
 
-def merged(parts: Sequence[Answers], *, show: int, labels: tuple[object, ...] | None = None) -> Answers:
-    """The answers by all rows, from those by disjoint sets of rows to the same queries.
-
-    A part that has no answer to a query has the mass exp(-inf) there. `labels` are those of all, else of the parts.
-    """
-    return Sides(tuple(parts), labels).merged(show)
-
-
 def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
     """Answers to some of `count` queries as answers to all; the others get an answer by no rows."""
     places, asked, columns = np.zeros(count, np.int64), np.zeros(count, np.bool_), dict[str, Any]()
@@ -60,10 +52,13 @@ def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answe
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """The answers of shards side by side, and the estimates of the others that each was given."""
+    """The answers of shards to the same queries side by side, and the estimates of the others that each was given.
+
+    A part that has no answer to a query has the mass exp(-inf) there.
+    """
 
     parts: tuple[Answers, ...]
-    given: tuple[object, ...] | None
+    given: tuple[object, ...] | None = None  # the labels of all; otherwise those of the parts
     beside: tuple[Elsewhere | None, ...] = ()
 
     def merged(self, show: int) -> Answers:
@@ -100,7 +95,7 @@ class Sides:
     @cached_property
     def log_masses(self) -> Floats:
         """The log mass of each part, (m, b)."""
-        return np.stack([np.asarray(one.log_mass, np.float64) for one in self.parts])
+        return self.column("log_mass")
 
     @cached_property
     def log_mass(self) -> Floats:
@@ -119,7 +114,7 @@ class Sides:
     def values(self) -> Floats:
         """The values of each part, (m, b, p); of labels, shares of all labels."""
         if self.labels is None:
-            values = np.stack([np.asarray(one.value, np.float64) for one in self.parts])
+            values = self.column("value")
             return values if values.ndim > 2 else values[..., None]
         places = {label: place for place, label in enumerate(self.labels)}
         found = np.zeros((*self.shares.shape, len(places)))
@@ -165,7 +160,7 @@ class Sides:
     @cached_property
     def squares(self) -> Floats:
         """The mean square of the distance of the numbers of each part from v, (m, b)."""
-        return np.stack([np.asarray(one.spread, np.float64) for one in self.parts]) ** 2 + self.apart**2
+        return self.column("spread") ** 2 + self.apart**2
 
     @cached_property
     def spread(self) -> Floats | None:
@@ -175,7 +170,7 @@ class Sides:
     @cached_property
     def entropies(self) -> Floats:
         """The entropy within each part, (m, b)."""
-        within = np.log(np.stack([np.asarray(one.effective, np.float64) for one in self.parts]))
+        within = np.log(self.column("effective"))
         return within - np.log(self.shares, out=np.zeros_like(self.shares), where=self.shares > 0)
 
     @cached_property
@@ -207,7 +202,7 @@ class Sides:
         return found
 
     def column(self, name: str) -> Floats:
-        """Errors of the parts, or other numbers, (m, b); 0 where a part states none."""
+        """Numbers of the parts by their name, (m, b) or as the value (m, b, p); 0 where a part states none."""
         given = [getattr(one, name) for one in self.parts]
         return np.stack([np.zeros(len(self.log_mass)) if one is None else np.asarray(one, np.float64) for one in given])
 
@@ -282,8 +277,7 @@ class Sides:
     @cached_property
     def effective_error(self) -> Floats:
         """Where parts are measured or exact, (b,)."""
-        effective = np.stack([np.asarray(one.effective, np.float64) for one in self.parts])
-        errors = np.log1p(np.nan_to_num(self.column("effective_error")) / effective)
+        errors = np.log1p(np.nan_to_num(self.column("effective_error")) / self.column("effective"))
         with np.errstate(over="ignore"):  # what is no number is as far off as can be
             return np.exp(self.entropy) * np.expm1(self.off(errors, np.abs(self.entropies - self.entropy)))
 
@@ -292,8 +286,7 @@ class Sides:
         """How far the spread of numbers may be off, where parts are measured or exact, (b,)."""
         assert self.spread is not None
         inside, errors = np.nan_to_num(self.column("spread_error")), self.column("error")
-        spreads = np.stack([np.asarray(one.spread, np.float64) for one in self.parts])
-        errors = inside * (2.0 * spreads + inside) + errors * (2.0 * self.apart + errors)
+        errors = inside * (2.0 * self.column("spread") + inside) + errors * (2.0 * self.apart + errors)
         square = self.off(errors, np.abs(self.squares - self.spread**2))
         return self.spread - np.sqrt(np.maximum(self.spread**2 - square, 0.0))
 

@@ -49,6 +49,7 @@ class ShardedStore:
     """The shards of a cluster, in the place of a `Store`."""
 
     alone = True  # whether a writer here is the only one
+    unfinished: None = None  # clusters have no `reembed`
     believing: Carrier | None = None  # calls shards by their last known commit; they raise `Moved` if it is not current
 
     def __init__(
@@ -81,10 +82,6 @@ class ShardedStore:
         """Widths and kind of value; None before the first item."""
         return self.newest().layout
 
-    @property
-    def unfinished(self) -> None:
-        """None, since clusters have no `reembed`."""
-
     def newest(self, *, kept: bool = False, partial: bool = False) -> WholeSnapshot:
         """All shards, each at its newest commit; `kept` until it is closed; if `partial`, only those that answer."""
         with self._turns:
@@ -94,8 +91,9 @@ class ShardedStore:
             if known is not None and known.made_of == made_of:
                 return known
             last = [getattr(one, "last_seen", None) for number, one in enumerate(self.shards) if number not in views]
-            options: dict[str, Any] = {"owns": kept, "partial": partial, "numbers": list(views), "shards": self.shards}
-            found = WholeSnapshot(list(views.values()), self.path, self.manifest, last_seen=last, **options)
+            found = WholeSnapshot(
+                views, self.path, self.manifest, owns=kept, partial=partial, last_seen=last, shards=self.shards
+            )
             self._last = self._last if kept or partial else weakref.ref(found)
             return found
 
@@ -103,7 +101,7 @@ class ShardedStore:
         """A snapshot of all shards, taken one after the other."""
         return self.newest(kept=True)
 
-    def _views(self, *, kept: bool = False, partial: bool = False) -> dict[int, View]:
+    def _views(self, *, kept: bool, partial: bool) -> dict[int, View]:
         """Views of the shards, by number; an error if one is out of reach, unless `partial`."""
         self._require_open()
         self._follow()

@@ -33,25 +33,24 @@ class WholeSnapshot(Snapshot):
 
     def __init__(
         self,
-        views: Sequence[View],
+        views: Mapping[int, View],
         path: str,
         manifest: Manifest,
         *,
-        owns: bool = False,
-        partial: bool = False,
-        numbers: Sequence[int] | None = None,
-        last_seen: Sequence[Any] = (),
-        shards: object = None,
+        owns: bool,
+        partial: bool,
+        last_seen: Sequence[Any],
+        shards: object,
     ) -> None:
-        """Join views, whose snapshots are closed with this one if it `owns` them.
+        """Join views of shards, by their numbers; snapshots are closed with this one if it `owns` them.
 
-        If `partial`, shards may be missing: `last_seen` has the last known header of each, and `numbers` are those of
-        the others. The `shards` stay open as long as this snapshot exists, even if the handle has moved on to others.
+        If `partial`, shards may be missing: `last_seen` has the last known headers of these. The `shards` stay open as
+        long as this snapshot exists, even if the handle has moved on to others.
         """
         self._shards = shards
         self.partial, self.last_seen = partial, tuple(last_seen)
-        self.numbers = list(range(len(views)) if numbers is None else numbers)
-        self.views, self.manifest, self._path = tuple(views), manifest, path
+        self.numbers, self.views = tuple(views), tuple(views.values())
+        self.manifest, self._path = manifest, path
         for view in self.views:  # another process may have been stopped before it got the settings
             view.profile = replace(view.profile, projection=manifest.settings.get("projection"))
         self.snapshots = [view.snapshot for view in self.views]
