@@ -287,6 +287,25 @@ def test_a_document_may_be_cut_anywhere(table: Any, size: int, indent: int | Non
     assert [(record.key, record.value) for record in records(mapped)] == [(one.key, one.value) for one in found]
 
 
+@pytest.mark.parametrize(("opening", "closing"), ["{}", "[]"])
+def test_a_block_may_end_within_a_number_a_word_or_an_escape(
+    table: Any, opening: str, closing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is cut at `1.` or `1e+` is read to its end, although what is before the point is one, too."""
+    values = ["1.25", "-0.5", "3e5", "-1.2e+10", "4E-2", "0", "-7", "true", "false", "null", '"a"', "-1.5 ", "10.75"]
+    names = [f'"\\ud83d\\ude00 \\u00e9\\"\\\\ {place}"' for place in range(len(values))]
+    parts = [f"{name}: {value}" for name, value in zip(names, values, strict=True)] if opening == "{" else values
+    path = table(opening + ", ".join(parts) + closing, "films.json")
+    whole = good, said = refused(path)
+    assert [record.value for record in good] == (
+        [1.25, -0.5, 3e5, -1.2e10, 0.04, 0, -7, -1.5, 10.75] if opening == "{" else []
+    )
+    assert len(good) + len(said) == len(values)
+    for size in range(1, len(Path(path).read_bytes())):
+        scaled(monkeypatch, characters=size)
+        assert refused(path) == whole
+
+
 numbers = st.floats(-1e150, 1e150) | st.integers(-(2**53), 2**53)
 payloads = st.recursive(
     st.none() | st.booleans() | numbers | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
