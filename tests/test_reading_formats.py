@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -348,6 +349,29 @@ def test_parquet_columns_of_every_usable_type(parquet: Any) -> None:
             (2, "b", None, 2, None, [3, 4]),
             (3, "a", None, 3, None, [5, 6]),
         ]
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_parquet_decimals_are_rounded_as_other_numbers_or_refused(parquet: Any, places: int) -> None:
+    """Whole ones beyond 2^53 are refused as values, as integers are, and kept exactly as keys and in payloads."""
+    given = [Decimal(text) for text in ("3", "-9007199254740993", "9007199254740992", "9" * 36)]
+    column = pyarrow.array([*given, None], pyarrow.decimal128(38, places))
+    path = parquet({"key": [*"abcde"], "value": column, "n": column})
+    good, said = refused(path, columns=Columns(payload=("n",)))
+    assert [(one.value, one.payload) for one in good] == [(3, {"n": 3}), (2**53, {"n": 2**53})]
+    rounded = "the value is an integer beyond ±2^53 and would not come back unchanged"
+    assert [message.removeprefix("films.parquet: ") for message in said] == [
+        f"row 2: {rounded}",
+        f"row 4: {rounded}",
+        "row 5: the value is null; give a number, a text or a list of numbers",
+    ]
+    wide = parquet({"key": [*"abcd"], "value": [1, 2, 3, 4], "payload": pyarrow.array(given)})
+    found = list(records(wide, columns=Columns(payload=("payload",))))
+    assert [one.payload for one in found] == [{"payload": int(one)} for one in given]
+    halves = parquet({"key": ["a"], "value": pyarrow.array([Decimal("0.25")])})
+    assert [type(one.value) for one in records(halves)] == [float]
+    numbered = parquet({"key": pyarrow.array(given), "value": [1, 2, 3, 4]})
+    assert [one.key for one in records(numbered)] == [str(one) for one in given]
 
 
 def test_parquet_rows_that_are_no_items_are_refused(parquet: Any) -> None:
