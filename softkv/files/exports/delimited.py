@@ -66,7 +66,6 @@ def _columns(snapshot: Snapshot) -> list[str]:
             f"{items - embedded:,} of {items:,} items are bare vectors, so all are written as vectors, without the "
             "texts that were embedded; .jsonl, .npz and .parquet keep them",
             TextsNotCarried,
-            stacklevel=2,
         )
     needed = {
         "key": keyed == items,
