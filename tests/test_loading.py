@@ -1,5 +1,6 @@
 """`load`: the items of a file into a store, from the library; what `softkv add -i` does."""
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,18 @@ def test_an_export_brings_the_kind_of_its_values(tmp_path: Path) -> None:
         with softkv.open(tmp_path / str(kind), value=kind) as db:
             assert db.load(tmp_path / "a.jsonl").count == 2
             assert (db.value_kind, dict(db)) == (expected, {"a fox": "animal", "a tree": "plant"})
+
+
+def test_an_export_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+    """Editors write one; `import_from` passes over it too."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.update({"a fox": "animal", "a tree": "plant"})
+        db.export(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_bytes(codecs.BOM_UTF8 + (tmp_path / "a.jsonl").read_bytes())
+    assert softkv.import_from(tmp_path / "b.jsonl", tmp_path / "t") == 2
+    with softkv.open(tmp_path / "u") as db:
+        assert db.load(tmp_path / "b.jsonl").count == 2
+        assert (db.value_kind, dict(db)) == ("label", {"a fox": "animal", "a tree": "plant"})
 
 
 def test_a_bad_line_is_named_and_nothing_of_its_batch_is_written(tmp_path: Path) -> None:
