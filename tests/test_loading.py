@@ -163,7 +163,7 @@ def test_what_was_stored_before_an_error_stays_and_the_error_says_how_to_go_on(
 def test_after_an_uncertain_commit_the_error_says_how_to_add_each_record_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, happened: bool
 ) -> None:
-    """By keys, by the commit of the store opened again, or by the name of the file."""
+    """Keys tell what is there, or the commit of the store opened again, or the name of the file."""
     scaled(monkeypatch, loaded=10)
     rows = [f"item {n},{n}" if columns == "keys" else f'"[1,{n}]",{n}' for n in range(35)]
     lines = [f"{columns[:6].rstrip('s')},value", *rows]

@@ -107,7 +107,7 @@ log_of("softkv.asking").warning("recovered")
 
 @pytest.mark.parametrize("door", ["store", "snapshot", "cluster"])
 def test_a_hint_points_to_the_line_that_called_the_library(tmp_path: Path, door: str) -> None:
-    """By whichever handle, at whatever depth within."""
+    """Exports warn at several depths, which differ by the handle."""
     if door == "cluster":
         create(tmp_path / "s", 2, value="number", compatibility="gaussian")
     with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
