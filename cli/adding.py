@@ -163,13 +163,13 @@ def _resumable(loading: "Loading", skip: int, batch: str | None) -> Iterator[Non
     try:
         yield
     except KeyboardInterrupt:
-        more = f" and --skip {loading.seen}" if batch is None else ""
-        output.say(f"interrupted. {loading.stored()} Go on with the same command{more}.")
+        go_on = "Go on with" if batch is not None else "Go on with the same command and"
+        output.say(f"interrupted. {in_options(loading.advice(go_on, 'the same command'))}")
         raise
     except SoftKVError:
-        if loading.seen > skip:
-            on = f"--skip {loading.seen}" if batch is None else "the same command"
-            output.say(f"{loading.stored()} Mend what the next line says, and go on with {on}.")
+        if loading.seen > skip or loading.unclear:
+            go_on = "Mend what the next line says, and go on with"
+            output.say(in_options(loading.advice(go_on, "the same command")))
         raise
 
 

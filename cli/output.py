@@ -4,7 +4,6 @@ A table on a terminal, JSON lines when piped, or what --table, --json, --csv and
 where a table or a progress bar is really shown.
 """
 
-import csv
 import json
 import shutil
 import sys
@@ -89,12 +88,13 @@ def print_records(records: Iterable[Printed], columns: Sequence[str], form: str 
 
 def print_csv(records: Iterable[Printed], columns: Sequence[str], *, header: bool = True) -> None:
     """A header, unless it stands there already, and a line for each record."""
-    lines = csv.writer(sys.stdout, lineterminator="\n")
+    from softkv.files.exports.delimited import line
+
     if header:
-        lines.writerow(columns)
+        sys.stdout.write(line(columns))
     for record in records:
         cells = [_cell(record.get(name)) for name in columns]
-        lines.writerow(map(harmless, cells) if sys.stdout.isatty() else cells)
+        sys.stdout.write(line(map(harmless, cells) if sys.stdout.isatty() else cells))
 
 
 def plain_text(value: Any) -> str:

@@ -10,6 +10,7 @@ The contents of items are never logged.
 """
 
 import logging
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,16 +24,27 @@ def log_of(module: str) -> logging.Logger:
     return logging.getLogger(module)
 
 
+_INSIDE = (__name__.partition(".")[0], "contextlib")
 _KEPT: ContextVar[list[tuple[type[Warning], str]] | None] = ContextVar("hints", default=None)
 
 
-def hint(message: str, kind: type[Warning], *, stacklevel: int) -> None:
-    """Warn as `warnings.warn` does, or collect the hint within `keeping_hints`."""
+def hint(message: str, kind: type[Warning]) -> None:
+    """Warn the code that called the library, or collect the hint within `keeping_hints`."""
     kept = _KEPT.get()
     if kept is None:
-        warnings.warn(message, kind, stacklevel=stacklevel + 1)
+        # Not a number of frames given by each caller: most are reached from several methods, at different depths.
+        warnings.warn(message, kind, stacklevel=outside())
     else:
         kept.append((kind, message))
+
+
+def outside() -> int:
+    """The stack level, seen by the caller of this function, of the code that called the library."""
+    frame, level = sys._getframe(1), 1
+    # Subtle: between two frames of the library is one of contextlib where a context manager of ours is entered.
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _INSIDE:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @contextmanager

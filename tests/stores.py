@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from softkv.storage import Store
 from softkv.storage.catalog.tables import seal
@@ -208,3 +209,27 @@ def mode_of(path: Path, mode: int) -> Iterator[None]:
 def with_secret(directory: Path, content: bytes) -> None:
     """Give a closed store this secret, so that what is drawn for it is the same every time."""
     sql(directory, "UPDATE secret SET content = ?, seal = ?", content, seal(content))
+
+
+def uncertain(store: Store, patch: pytest.MonkeyPatch, *, happened: bool) -> None:
+    """Let the driver of a store report an error at every commit, whether it was done or not."""
+
+    class Refusing:
+        """The driver's connection, with an error at COMMIT."""
+
+        def __init__(self, real: sqlite3.Connection) -> None:
+            self.real = real
+
+        def execute(self, statement: str, *arguments: Any) -> Any:
+            """Report an error at the commit, whether it was done or not."""
+            if statement == "COMMIT":
+                if happened:
+                    self.real.execute(statement)
+                raise sqlite3.OperationalError("disk I/O error")
+            return self.real.execute(statement, *arguments)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+    connection = store._catalog.connection
+    patch.setattr(connection, "_driver", Refusing(connection._driver))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 import softkv
 from softkv.database import loading
+from softkv.errors import CommitUncertain
 
 from .commands import ran
 from .databases import KINDS, values_of, vectors_of
@@ -206,6 +208,39 @@ def test_ctrl_c_after_a_commit_counts_what_is_stored(tmp_path: Path, monkeypatch
     assert done.code == 130
     assert "The first 20 records are stored. Go on with the same command and --skip 20." in done.err
     assert ran(*arguments, "--skip", 20).err == "added 15\n"
+
+
+@pytest.mark.parametrize("named", [[], ["--batch", "monday"]])
+def test_a_commit_that_is_uncertain_is_looked_for_before_going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: list[str]
+) -> None:
+    """Without keys --skip would add the batch twice, so the message says which commit tells; with a name none does."""
+    (tmp_path / "a.csv").write_text("vector,value\n" + "".join(f'"[1,{n}]",{n}\n' for n in range(35)))
+    added = loading._added
+
+    def then_uncertain(db: Any, batch: Any, *given: Any) -> Any:
+        found = added(db, batch, *given)
+        if batch[0].value == 10:
+            raise CommitUncertain("it may have happened.")
+        return found
+
+    scaled(monkeypatch, loaded=10)
+    arguments = ["add", "-i", tmp_path / "a.csv", "--db", tmp_path / "s", "--compatibility", "cosine", *named]
+    with monkeypatch.context() as patch:
+        patch.setattr(loading, "_added", then_uncertain)
+        done = ran(*arguments)
+    assert done.code == 1
+    assert "The first 10 records are stored, and the next 10 may be." in done.err
+    if named:
+        assert "go on with the same command." in done.err
+        assert ran(*arguments).err == "added 35\n"
+    else:
+        before = re.search(r"commit: if it is above (\d+), go on with --skip 20, else with --skip 10\.", done.err)
+        assert before
+        assert json.loads(ran("info", "--json", "--db", tmp_path / "s").out)["commit"] > int(before[1])
+        assert ran(*arguments, "--skip", 20).err == "added 15\n"
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert list(db.values()) == list(range(35))
 
 
 def _items(path: Path) -> int:

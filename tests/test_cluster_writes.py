@@ -3,6 +3,7 @@
 Shards fail for real stores: what is to be written is refused before, or written and then not acknowledged.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
@@ -27,6 +28,7 @@ from softkv.errors import (
 
 from .clusters import clustered, opened
 from .databases import values_of, vectors_of
+from .scales import scaled
 
 KEYS = [f"new {number}" for number in range(12)]
 GIVEN: dict[str, Any] = {"values": np.arange(12.0), "vectors": vectors_of(12, seed=4)}
@@ -298,3 +300,30 @@ def _quietly(sent: Callable[[], Any]) -> None:
         sent()
     except SoftKVError:
         return
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_file_of_which_a_batch_was_stored_in_part_goes_on_as_the_error_says(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    """Records with keys are given again, and those that are there are ignored; others are added as that batch."""
+    scaled(monkeypatch, loaded=10)
+    count, vectors, shards = len(cluster), vectors_of(30, seed=7), cluster._store.shards
+    keys = [{"key": f"line {n}"} if keyed else {} for n in range(30)]
+    lines = [json.dumps({**keys[n], "vector": vectors[n].tolist(), "value": n}) for n in range(30)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+
+    def then_fail(done: int, _of: int) -> None:
+        shards[0].after = CommitUncertain("gone") if done == 10 else None
+
+    with pytest.raises(PartlyAdded, match="first 10 records are stored, and the next 10 may be") as partly:
+        cluster.load(tmp_path / "a.jsonl", progress=then_fail)
+    shards[0].after = None
+    if keyed:
+        assert "Go on with skip=10 and on_conflict='ignore'" in str(partly.value)
+        cluster.load(tmp_path / "a.jsonl", skip=10, on_conflict="ignore")
+    else:
+        assert f"with batch='{partly.value.batch}', which completes them, and go on with skip=20" in str(partly.value)
+        cluster.add(vectors=vectors[10:20], values=np.arange(10.0, 20), batch=partly.value.batch)
+        cluster.load(tmp_path / "a.jsonl", skip=20)
+    assert len(cluster) == len(contents(cluster)) == count + 30

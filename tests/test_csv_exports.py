@@ -1,6 +1,7 @@
 """CSV exports: the items of a store as a table, which `db.load` and `add -i` read back as they were."""
 
 import csv
+import io
 import shlex
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,38 @@ def test_a_table_is_read_back_as_the_same_items(tmp_path: Path, kind: str, given
         assert db.load(tmp_path / "a.csv", **options(header, kind)).count == 6
     assert ("vector" in header, "text" in header) == (given.startswith("vectors"), given.startswith("texts"))
     assert items_of(tmp_path / "t") == items_of(tmp_path / "u") == items_of(tmp_path / "s")
+
+
+@pytest.mark.parametrize("kind", ["text", "label"])
+def test_characters_that_may_end_a_line_come_back_within_any_cell(tmp_path: Path, kind: str) -> None:
+    """A row ends where it should, whatever stands in keys, texts, values and payloads; Python's own reader agrees."""
+    ends = [
+        "\r",
+        "\n",
+        "\r\n",
+        "\n\r",
+        "\v",
+        "\f",
+        "\x1c",
+        "\x1d",
+        "\x1e",
+        "\x85",
+        "\u2028",
+        "\u2029",
+        "\ufeff",
+        " ",
+        "\t",
+    ]
+    cells = [f"{before}fox{end}{after}" for end in ends for before in ("", end) for after in ("", "dog", '"')]
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(cells, values=cells, texts=[f"{cell}one" for cell in cells], payloads=[{cell: cell} for cell in cells])
+        db.export(tmp_path / "a.csv")
+    with softkv.open(tmp_path / "t", value=kind) as db:
+        assert db.load(tmp_path / "a.csv", text="text").count == len(cells)
+    assert items_of(tmp_path / "t") == items_of(tmp_path / "s")
+    for written in ((tmp_path / "a.csv").read_bytes().decode(), ran("list", "--csv", "--db", tmp_path / "s").out):
+        rows = list(csv.DictReader(io.StringIO(written, newline="")))
+        assert [(row["key"], row["value"]) for row in rows] == [(cell, cell) for cell in cells]
 
 
 def test_numbers_come_back_as_they_were(tmp_path: Path) -> None:

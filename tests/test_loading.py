@@ -1,5 +1,6 @@
 """`load`: the items of a file into a store, from the library; what `softkv add -i` does."""
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ import pytest
 
 import softkv
 from softkv.database import Loaded, RecordsSkipped
-from softkv.errors import BadRecord, InputError, KindError, ShapeError, StoreError
+from softkv.errors import BadRecord, CommitUncertain, InputError, KindError, ShapeError, StoreError
 
 from .commands import ran
 from .scales import scaled
+from .stores import uncertain
 
 CSV = "title,stars,year,x,y\nThe Well,4.5,1990,1,0\nUpstream,3,2004,0,1\nNight Line,4,2011,1,1\n"
 LINES = [f"item {number},{number}" for number in range(35)]
@@ -107,6 +109,18 @@ def test_an_export_brings_the_kind_of_its_values(tmp_path: Path) -> None:
             assert (db.value_kind, dict(db)) == (expected, {"a fox": "animal", "a tree": "plant"})
 
 
+def test_an_export_may_begin_with_the_mark_of_its_encoding(tmp_path: Path) -> None:
+    """Editors write one; `import_from` passes over it too."""
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.update({"a fox": "animal", "a tree": "plant"})
+        db.export(tmp_path / "a.jsonl")
+    (tmp_path / "b.jsonl").write_bytes(codecs.BOM_UTF8 + (tmp_path / "a.jsonl").read_bytes())
+    assert softkv.import_from(tmp_path / "b.jsonl", tmp_path / "t") == 2
+    with softkv.open(tmp_path / "u") as db:
+        assert db.load(tmp_path / "b.jsonl").count == 2
+        assert (db.value_kind, dict(db)) == ("label", {"a fox": "animal", "a tree": "plant"})
+
+
 def test_a_bad_line_is_named_and_nothing_of_its_batch_is_written(tmp_path: Path) -> None:
     """The kind that the values were to be of is not written either."""
     (tmp_path / "films.csv").write_text("key,value\na,1\nb,many\n")
@@ -140,6 +154,41 @@ def test_what_was_stored_before_an_error_stays_and_the_error_says_how_to_go_on(
         seen: list[int] = []
         assert db.load(tmp_path / "a.csv", skip=20, progress=lambda done, _of: seen.append(done)) == Loaded(15)
         assert (seen[-1], sorted(seen)) == (35, seen)
+        assert list(db.values()) == list(range(35))
+        assert db.check().ok
+
+
+@pytest.mark.parametrize("happened", [False, True])
+@pytest.mark.parametrize("columns", ["keys", "vectors", "vectors under a name"])
+def test_after_an_uncertain_commit_the_error_says_how_to_add_each_record_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: str, happened: bool
+) -> None:
+    """Keys tell what is there, or the commit of the store opened again, or the name of the file."""
+    scaled(monkeypatch, loaded=10)
+    rows = [f"item {n},{n}" if columns == "keys" else f'"[1,{n}]",{n}' for n in range(35)]
+    lines = [f"{columns[:6].rstrip('s')},value", *rows]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    (tmp_path / "begun.csv").write_text("\n".join([*lines[:11], "oops"]))
+    named: dict[str, Any] = {"batch": "monday"} if columns.endswith("name") else {}
+    begun: dict[str, Any] = named or {"skip": 10}
+    with softkv.open(tmp_path / "s", compatibility="cosine") as db:
+        with pytest.raises(BadRecord, match=r"first 10 records are stored\. Mend this"):
+            db.load(tmp_path / "begun.csv", **named)
+        commit = db.info().commit
+        with monkeypatch.context() as patch:
+            uncertain(db._store, patch, happened=happened)
+            with pytest.raises(CommitUncertain, match="first 10 records are stored, and the next 10 may be") as error:
+                db.load(tmp_path / "a.csv", **begun)
+    with softkv.open(tmp_path / "s") as db:
+        if columns == "keys":
+            assert "Go on with skip=10 and on_conflict='ignore', which passes over those that are." in str(error.value)
+            db.load(tmp_path / "a.csv", skip=10, on_conflict="ignore")
+        elif named:
+            assert "go on with the same batch." in str(error.value)
+            db.load(tmp_path / "a.csv", **named)
+        else:
+            assert f"if it is above {commit}, go on with skip=20, else with skip=10.)" in str(error.value)
+            db.load(tmp_path / "a.csv", skip=20 if db.info().commit > commit else 10)
         assert list(db.values()) == list(range(35))
         assert db.check().ok
 

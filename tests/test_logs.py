@@ -1,8 +1,10 @@
 """What a store does is logged for those who listen, and said to nobody else."""
 
+import inspect
 import logging
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ import pytest
 
 import softkv
 from softkv.asking import asker
+from softkv.database import LearnedNotCarried
+from softkv.doors.cluster.handle import create
 
 from .databases import count_as_large
 from .scales import scaled
@@ -99,3 +103,35 @@ log_of("softkv.asking").warning("recovered")
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("door", ["store", "snapshot", "cluster"])
+def test_a_hint_points_to_the_line_that_called_the_library(tmp_path: Path, door: str) -> None:
+    """Exports warn at several depths, which differ by the handle."""
+    if door == "cluster":
+        create(tmp_path / "s", 2, value="number", compatibility="gaussian")
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add(vectors=KEYS[:300], values=KEYS[:300, 0] * 3.0)
+        db.fit()
+    with softkv.open(tmp_path / "s") as db, db.snapshot() as then:
+        exporting = then if door == "snapshot" else db
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            exporting.export(tmp_path / "a.csv")
+            line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    assert [(one.filename, one.lineno, one.category) for one in told] == [(__file__, line, LearnedNotCarried)]
+
+
+def test_hints_of_files_and_repairs_point_there_too(tmp_path: Path) -> None:
+    """They come from readers and callbacks deep in the library."""
+    (tmp_path / "a.csv").write_text("key,value\na,1\nb,2\nc,N/A\nd,4\n")
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian") as db:
+        db.add(vectors=KEYS[:300], values=KEYS[:300, 0] * 3.0)
+        db.fit()
+    (index,) = (tmp_path / "s" / "index").iterdir()
+    index.write_bytes(index.read_bytes()[:-9])
+    with warnings.catch_warnings(record=True) as told, softkv.open(tmp_path / "t") as db:
+        warnings.simplefilter("always")
+        db.load(tmp_path / "a.csv")
+        softkv.repair(tmp_path / "s", tmp_path / "u")
+    assert [(one.filename, one.category) for one in told] == [(__file__, UserWarning), (__file__, LearnedNotCarried)]

@@ -401,6 +401,7 @@ def test_gzip_is_unpacked(table: Any) -> None:
     packed = gzip.compress(b"key,value\na,1\n")
     assert pairs(table(packed, "films.csv.gz")) == [("a", 1.0)]
     assert pairs(table(packed, "films.csv")) == [("a", 1.0)]
+    assert pairs(table(packed, "FILMS.CSV.GZ")) == [("a", 1.0)]
     assert error_of(table(packed[:-9], "cut.csv.gz")).startswith("cut.csv.gz: cannot be read: ")
     damaged = packed[:-8] + bytes(4) + packed[-4:]
     assert error_of(table(damaged, "bad.csv.gz")).startswith("bad.csv.gz: cannot be read: CRC check failed")

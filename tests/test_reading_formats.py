@@ -5,6 +5,7 @@ import json
 import math
 import sys
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -287,6 +288,25 @@ def test_a_document_may_be_cut_anywhere(table: Any, size: int, indent: int | Non
     assert [(record.key, record.value) for record in records(mapped)] == [(one.key, one.value) for one in found]
 
 
+@pytest.mark.parametrize(("opening", "closing"), ["{}", "[]"])
+def test_a_block_may_end_within_a_number_a_word_or_an_escape(
+    table: Any, opening: str, closing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A number that is cut at `1.` or `1e+` is read to its end, although what is before the point is one, too."""
+    values = ["1.25", "-0.5", "3e5", "-1.2e+10", "4E-2", "0", "-7", "true", "false", "null", '"a"', "-1.5 ", "10.75"]
+    names = [f'"\\ud83d\\ude00 \\u00e9\\"\\\\ {place}"' for place in range(len(values))]
+    parts = [f"{name}: {value}" for name, value in zip(names, values, strict=True)] if opening == "{" else values
+    path = table(opening + ", ".join(parts) + closing, "films.json")
+    whole = good, said = refused(path)
+    assert [record.value for record in good] == (
+        [1.25, -0.5, 3e5, -1.2e10, 0.04, 0, -7, -1.5, 10.75] if opening == "{" else []
+    )
+    assert len(good) + len(said) == len(values)
+    for size in range(1, len(Path(path).read_bytes())):
+        scaled(monkeypatch, characters=size)
+        assert refused(path) == whole
+
+
 numbers = st.floats(-1e150, 1e150) | st.integers(-(2**53), 2**53)
 payloads = st.recursive(
     st.none() | st.booleans() | numbers | st.text(st.characters(exclude_categories=["Cs"]), max_size=3),
@@ -329,6 +349,29 @@ def test_parquet_columns_of_every_usable_type(parquet: Any) -> None:
             (2, "b", None, 2, None, [3, 4]),
             (3, "a", None, 3, None, [5, 6]),
         ]
+
+
+@pytest.mark.parametrize("places", [0, 2])
+def test_parquet_decimals_are_rounded_as_other_numbers_or_refused(parquet: Any, places: int) -> None:
+    """Whole ones beyond 2^53 are refused as values, as integers are, and kept exactly as keys and in payloads."""
+    given = [Decimal(text) for text in ("3", "-9007199254740993", "9007199254740992", "9" * 36)]
+    column = pyarrow.array([*given, None], pyarrow.decimal128(38, places))
+    path = parquet({"key": [*"abcde"], "value": column, "n": column})
+    good, said = refused(path, columns=Columns(payload=("n",)))
+    assert [(one.value, one.payload) for one in good] == [(3, {"n": 3}), (2**53, {"n": 2**53})]
+    rounded = "the value is an integer beyond ±2^53 and would not come back unchanged"
+    assert [message.removeprefix("films.parquet: ") for message in said] == [
+        f"row 2: {rounded}",
+        f"row 4: {rounded}",
+        "row 5: the value is null; give a number, a text or a list of numbers",
+    ]
+    wide = parquet({"key": [*"abcd"], "value": [1, 2, 3, 4], "payload": pyarrow.array(given)})
+    found = list(records(wide, columns=Columns(payload=("payload",))))
+    assert [one.payload for one in found] == [{"payload": int(one)} for one in given]
+    halves = parquet({"key": ["a"], "value": pyarrow.array([Decimal("0.25")])})
+    assert [type(one.value) for one in records(halves)] == [float]
+    numbered = parquet({"key": pyarrow.array(given), "value": [1, 2, 3, 4]})
+    assert [one.key for one in records(numbered)] == [str(one) for one in given]
 
 
 def test_parquet_rows_that_are_no_items_are_refused(parquet: Any) -> None:

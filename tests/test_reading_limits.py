@@ -4,12 +4,15 @@ import csv
 import gzip
 import io
 import json
+import os
 import struct
+import threading
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,10 +21,11 @@ import pyarrow.parquet
 import pytest
 
 from softkv.errors import BadRecord
-from softkv.files import Columns, records
+from softkv.files import Columns, Record, records
 
 from .records import error_of, refused
 from .scales import scaled
+from .servers import eventually
 
 MIB = 1 << 20
 
@@ -100,6 +104,35 @@ def test_long_fields_are_read_and_the_limit_of_csv_is_left_alone(table: Any) -> 
     with pytest.raises(BadRecord):
         next(abandoned)
     assert csv.field_size_limit() == before
+
+
+def test_the_limit_of_csv_is_left_alone_by_two_files_that_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ends while the second is in the middle of a long field."""
+    before, found = csv.field_size_limit(), list[Record]()
+    os.mkfifo(tmp_path / "a.csv")
+    first = threading.Thread(target=lambda: found.extend(records(str(tmp_path / "a.csv"))))
+    first.start()
+    with open(tmp_path / "a.csv", "w") as pipe:
+        pipe.write("key,value\n" + "a,1\n" * 30_000)
+        pipe.flush()
+        assert eventually(lambda: csv.field_size_limit() != before)
+
+        class Second(io.BytesIO):
+            """Ends the first file on the way."""
+
+            def read1(self, size: int | None = -1) -> bytes:
+                """Some bytes."""
+                if self.tell() > 100_000:
+                    pipe.close()
+                    first.join()
+                return super().read1(min(size or 0, 1 << 16))
+
+        second = Second(f"key,value\nb,{'x' * MIB}\n".encode())
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=second))
+        (record,) = records("-", format="csv")
+    assert (len(found), len(record.value), csv.field_size_limit()) == (30_000, MIB, before)
 
 
 def test_a_quote_that_never_closes_is_named_where_it_opens(table: Any, monkeypatch: pytest.MonkeyPatch) -> None:

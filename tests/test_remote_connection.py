@@ -1,5 +1,6 @@
 """What lies between a handle and its server: tokens, lost answers, restarts, proxies, and what cannot be sent."""
 
+import json
 import logging
 import signal
 import socket
@@ -19,6 +20,7 @@ from softkv.database import SoftKV, handle, summary
 from softkv.doors.remote import connection
 from softkv.errors import (
     AccessRefused,
+    BadRecord,
     BatchMismatch,
     HandleClosed,
     InputError,
@@ -37,6 +39,7 @@ from softkv.maths.compatibility import bilinear
 
 from .databases import filled, values_of, vectors_of
 from .listening import listening
+from .scales import scaled
 from .servers import LONGEST, Running, eventually, served
 
 SECRET = "a-token-that-nobody-may-see-anywhere"
@@ -454,6 +457,49 @@ def test_records_of_a_file_are_sent_in_portions(relayed: tuple[Relay, SoftKV], t
     assert db.load(tmp_path / "items.jsonl", batch="the file").count == 5000
     assert len(db) == 5040
     assert db.info().commit > 3  # more than one batch
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_file_whose_answer_was_lost_may_be_stored(
+    relayed: tuple[Relay, SoftKV], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool
+) -> None:
+    """The error says so, and how to go on; keys tell by themselves what is there."""
+    relay, db = relayed
+    scaled(monkeypatch, loaded=10)
+    lines = [{"vector": [1, n, 3, 4, 5], "value": n} | ({"key": f"line {n}"} if keyed else {}) for n in range(30)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+    def then_lose(done: int, _of: int) -> None:
+        relay.losing, db._connection.patience = (1, 0.0) if done == 10 else (0, 30.0)  # type: ignore[attr-defined]
+
+    with pytest.raises(ServerUnreachable, match="first 10 records are stored, and the next 10 may be") as lost:
+        db.load(tmp_path / "items.jsonl", progress=then_lose)
+    then_lose(20, 0)
+    assert len(db) == 60
+    if keyed:
+        assert "Go on with skip=10 and on_conflict='ignore'" in str(lost.value)
+        db.load(tmp_path / "items.jsonl", skip=10, on_conflict="ignore")
+    else:
+        assert "Look whether they are: if so, go on with skip=20, else with skip=10." in str(lost.value)
+        db.load(tmp_path / "items.jsonl", skip=20)
+    assert len(db) == 70
+
+
+def test_how_much_of_a_file_is_there_is_counted_in_all_portions_of_a_batch(
+    relayed: tuple[Relay, SoftKV], tmp_path: Path
+) -> None:
+    """A batch is divided where it does not fit into a request; the advice is where to go on."""
+    _, db = relayed
+    given = {"vector": [1, 2, 3, 4, 5], "value": 1, "payload": "many words " * 400}
+    lines = [json.dumps({"key": f"line {n}", **given}) for n in range(5000)]
+    for count in (4000, 5000):
+        (tmp_path / f"{count}.jsonl").write_text("\n".join(lines[:count]))
+    before = db.info().commit
+    assert db.load(tmp_path / "4000.jsonl").count == 4000
+    assert db.info().commit > before + 1, "the file was sent in one portion"
+    with pytest.raises(BadRecord, match=r"first 4,000 records. If an earlier run stored them, go on with skip=4000\."):
+        db.load(tmp_path / "5000.jsonl")
+    assert db.load(tmp_path / "5000.jsonl", skip=4000).count == 1000
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "npz"])

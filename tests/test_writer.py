@@ -5,7 +5,6 @@ import errno
 import gc
 import os
 import resource
-import sqlite3
 import sys
 import threading
 from collections import Counter
@@ -35,7 +34,19 @@ from softkv.storage.disk import files, locks
 from softkv.storage.disk.arena import HEADER, Arena
 from softkv.storage.layout import GRANULE, WINDOW
 from tests.limits import fill, open_files, small_disk
-from tests.stores import CATALOG, FRUIT, GENERATION, closed_fruit, contents, forge, fruit, in_child, sql, vectors
+from tests.stores import (
+    CATALOG,
+    FRUIT,
+    GENERATION,
+    closed_fruit,
+    contents,
+    forge,
+    fruit,
+    in_child,
+    sql,
+    uncertain,
+    vectors,
+)
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="watches os.fdatasync")
 
@@ -548,26 +559,8 @@ def test_reopening_tells_an_uncertain_commit(tmp_path: Path, monkeypatch: pytest
     store = fruit(tmp_path / "s")
     before = contents(store)
 
-    class Refusing:
-        """The driver's connection, with an error at COMMIT."""
-
-        def __init__(self, real: sqlite3.Connection) -> None:
-            self.real = real
-
-        def execute(self, statement: str, *arguments: Any) -> Any:
-            """Report an error at the commit, whether it was done or not."""
-            if statement == "COMMIT":
-                if happened:
-                    self.real.execute(statement)
-                raise sqlite3.OperationalError("disk I/O error")
-            return self.real.execute(statement, *arguments)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.real, name)
-
-    connection = store._catalog.connection
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "_driver", Refusing(connection._driver))
+        uncertain(store, patch, happened=happened)
         with pytest.raises(CommitUncertain):
             store.delete("pear")
         with pytest.raises(HandlePoisoned):

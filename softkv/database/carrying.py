@@ -235,4 +235,4 @@ def _unlearned(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warn(message: str) -> None:
-    hint(message, LearnedNotCarried, stacklevel=4)
+    hint(message, LearnedNotCarried)

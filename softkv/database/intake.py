@@ -200,7 +200,6 @@ def _hint_at_labels(values: Any) -> None:
             f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
             "anew with value='label', and answers will be distributions over them.",
             LooksLikeLabels,
-            stacklevel=5,
         )
 
 
@@ -220,7 +219,6 @@ def _hint_at_scales(vectors: Any) -> None:
             f"{least}, which cosine, the usual comparison, therefore hardly sees. Bring them to one scale, or start "
             "the store anew with compatibility='gaussian' and let `fit` learn their scales.",
             ColumnsDiffer,
-            stacklevel=5,
         )
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from softkv.asking.profile import Profile
 from softkv.database.intake import is_frame
+from softkv.database.resuming import UNCLEAR, Unclear, commit_of, told
 from softkv.database.trail import Outcome, Trail
 from softkv.errors import BadRecord, DuplicateKey, InputError, SoftKVError, StoreError
 from softkv.progress import Progress
@@ -123,9 +124,8 @@ def load(
         try:
             loading.run(self, progress, wanted)
         except SoftKVError as error:
-            if loading.seen > skip:
-                on = f"skip={loading.seen}" if batch is None else "the same batch"
-                error.args = (f"{error} ({loading.stored()} Mend this, and go on with {on}.)",)
+            if loading.seen > skip or loading.unclear:
+                error.args = (f"{error} ({loading.advice('Mend this, and go on with', 'the same batch')})",)
             raise
     loading.warn()
     return loading.done()
@@ -159,6 +159,7 @@ class Loading:
         if type(skip) is not int or skip < 0:
             raise InputError(f"expected skip as a number of records, 0 or more, got {skip!r}.")
         self.source, self.seen = source, skip
+        self.unclear: Unclear | None = None
         self._on_conflict, self._skip, self._skip_bad = on_conflict, skip, skip_bad
         self._trail = None if batch is None else Trail(batch, on_conflict, skip)
         self._outcome, self._bad = Outcome(), 0
@@ -166,6 +167,7 @@ class Loading:
         self._found: Generator[Record, None, None] | None = None
         self._first: list[Record] = []
         self._rest: Iterator[list[Record]] = iter(())
+        self._parts: Iterator[Sequence[Record]] = iter(())  # of batches, as they are added
 
     def begin(
         self,
@@ -199,7 +201,8 @@ class Loading:
             if self._trail is not None:
                 self._outcome, batches = self._trail.beyond(db._store, batches)
                 self.seen += self._outcome.records
-            for batch in chain.from_iterable(_portions(db, one) for one in batches):
+            self._parts = chain.from_iterable(_portions(db, one) for one in batches)
+            for batch in self._parts:
                 self._add(db, batch, progress)
                 if progress is not None:
                     progress(self.seen, 0)
@@ -227,9 +230,15 @@ class Loading:
             message = f"{self.done().skipped:,} records were passed over; the first: {self._odd}"
             warnings.warn(message, RecordsSkipped, stacklevel=3)
 
-    def stored(self) -> str:
-        """How much of the file is in the store."""
-        return f"The first {self.seen:,} records are stored."
+    def advice(self, go_on: str, again: str) -> str:
+        """How much of the file is in the store, and how to go on; with a name that is `again`, whatever is there."""
+        if self._trail is not None:
+            onward = f"{go_on} {again}."
+        elif self.unclear is not None:
+            onward = self.unclear.onward(self.seen, self._on_conflict)
+        else:
+            onward = f"{go_on} skip={self.seen}."
+        return f"{told(self.seen, self.unclear)} {onward}"
 
     def done(self) -> Loaded:
         """The result so far."""
@@ -237,12 +246,14 @@ class Loading:
         return Loaded(found.fresh + found.replaced, found.replaced, found.ignored, self._bad + found.repeated)
 
     def _add(self, db: SoftKV, batch: "Sequence[Record]", progress: Progress | None) -> None:
-        before, seen = _commit(db), self.seen + len(batch)
+        before, seen = commit_of(db), self.seen + len(batch)
         try:
             self._write(db, batch, progress)
             self.seen = seen
-        except KeyboardInterrupt:
-            if _commit(db) > before:  # it came when the batch was on the disk already
+        except (KeyboardInterrupt, *UNCLEAR) as error:
+            if before is None or not isinstance(error, KeyboardInterrupt):
+                self.unclear = Unclear.after(error, batch, before)
+            elif commit_of(db) != before:  # it came when the batch was on the disk already
                 self.seen = seen
             raise
 
@@ -298,7 +309,7 @@ class Loading:
     def _stored_before(self, db: SoftKV, first: "Sequence[Record]") -> int:
         """How many records at the beginning of the file have keys of the store; 0 if one before them has no key."""
         known: set[str] = set()
-        for batch in chain([first], self._rest):
+        for batch in chain([first], self._parts):
             keys = [one.key for one in batch if one.key is not None]
             if len(keys) < len(batch):
                 return 0
@@ -329,14 +340,6 @@ def _holding(db: SoftKV, kind: str | None, compared: str | None) -> Iterator[Non
 def _portions(db: SoftKV, batch: "Sequence[Record]") -> "Iterable[Sequence[Record]]":
     """A batch, divided if it would not fit into a request."""
     return [batch] if isinstance(db._store, Store) else db._store.portions(batch)
-
-
-def _commit(db: SoftKV) -> int:
-    """The newest commit on the disk; 0 where that is the disk of a server, which others write to as well."""
-    if not isinstance(db._store, Store):
-        return 0
-    with Store.open(db.path) as store:
-        return store.commit
 
 
 def _added(

@@ -69,5 +69,4 @@ def _say_what_is_forgotten(store: Store) -> None:
         f"what {store.path} has learned (`fit`) is about its present vectors, and is forgotten once all items are "
         "embedded anew. Learn again then.",
         LearnedNotCarried,
-        stacklevel=4,
     )

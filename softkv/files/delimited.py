@@ -4,7 +4,6 @@ A column of values holds numbers if the whole first batch does; later cells that
 Does not split text (rows.py), know what a number looks like (cells.py) or what may enter a store (fields.py).
 """
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -23,6 +22,7 @@ from softkv.files.roles import choose
 from softkv.files.rows import Batch, Row, Rows
 from softkv.files.source import Source
 from softkv.kinds import ValueKind
+from softkv.logs import hint
 
 Conversions = dict[tuple[str, str], Callable[[Cells], Any]]
 
@@ -95,10 +95,10 @@ def _kind(first: Cells) -> str:
     """The kind of the values, by those of the first batch."""
     worded, odd = cells.worded_by_first(first)
     if odd is not None:
-        warnings.warn(
+        hint(
             f"values are taken as texts, since {shown(odd)} is no number; with kind='number' it is refused by "
             "its line, and with skip_bad=True passed over",
-            stacklevel=2,
+            UserWarning,
         )
     return str(ValueKind.of_first(worded=worded).value)
 

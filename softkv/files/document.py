@@ -17,6 +17,7 @@ from softkv.files.record import Columns, Misfit, Record, shown
 from softkv.files.source import Source
 
 BLANKS = " \t\r\n"
+MORE_OF_A_NUMBER = ("", ".", "e", "e+", "e-", "E", "E+", "E-")  # what it may go on with, cut before the next digit
 LENIENT = json.JSONDecoder()  # finds the end of an element that DECODER refuses
 
 
@@ -122,8 +123,8 @@ class _Window:
                 if isinstance(error, RecursionError) or not self._more():
                     raise self.fatal(self._unreadable(error)) from error
                 continue
-            # Subtle: a number that ends where the window does may continue beyond it.
-            if end < len(self._text) or not self._more():
+            # Subtle: a number may continue beyond the window, also one that seems to end before its last "." or "e+".
+            if self._text[end : end + 3] not in MORE_OF_A_NUMBER or not self._more():
                 return element, end
 
     def _unreadable(self, error: Exception) -> str:

@@ -4,6 +4,7 @@ A text that was embedded is embedded again by the store that takes it; an item w
 header only the kind of values is used; the rest is for `softkv import`.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -17,7 +18,7 @@ LINE = b'{"softkv":{"format":'  # how an export in JSON lines begins
 def is_export(source: Source) -> bool:
     """Whether this file has the header of an export; False for a file that cannot be read, whose reader says why."""
     if source.format == "jsonl":
-        return source.peek(len(LINE)).startswith(LINE)
+        return source.peek(len(BOM_UTF8) + len(LINE)).removeprefix(BOM_UTF8).startswith(LINE)
     try:
         if source.format == "npz":
             from softkv.files.exports.npz import HEADER

@@ -78,7 +78,7 @@ def _opened(faiss: Any, index: Any, refusals: Refusals) -> tuple[Any, Rows, Rows
             f"is an {name}, which does not give its vectors back; of FAISS one of {listed(WHOLE)} does"
         )
     if name in ROUNDED or plain is not inner:
-        hint(f"{refusals.name} keeps its vectors compressed, so they come back rounded.", VectorsRounded, stacklevel=3)
+        hint(f"{refusals.name} keeps its vectors compressed, so they come back rounded.", VectorsRounded)
     places: Rows = np.arange(plain.ntotal)
     if "IVF" in name:
         lists = plain.invlists

@@ -5,10 +5,12 @@ Needs pyarrow, which is imported here and only when a Parquet file is read.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import Any
 
 from softkv.errors import MissingExtra, SoftKVError
 from softkv.files.fields import Builder
+from softkv.files.limits import EXACT_INTEGER
 from softkv.files.record import Columns, Misfit, Record, Refusals
 from softkv.files.roles import choose
 from softkv.files.source import Source
@@ -66,10 +68,11 @@ def batches(table: Any, most: int, columns: Sequence[str] | None = None) -> Iter
 def cells(column: Any) -> Any:
     """A column as a list, or as a matrix where it has lists of one width; texts stored once are held once.
 
-    Times become texts such as 2020-01-31 12:00:00, those with a zone in UTC and with a Z; decimals become floats.
+    Times become texts such as 2020-01-31 12:00:00, those with a zone in UTC and with a Z; decimals become floats, or
+    integers where their type has no places after the point.
     """
     if _is_any(column.type, "decimal"):
-        column = column.cast(arrow().float64())
+        return [None if one is None else _number(one, column.type.scale) for one in column.to_pylist()]
     if getattr(column.type, "tz", None):
         column = column.cast(arrow().timestamp(column.type.unit, "UTC"))
     if _is_any(column.type, *TIMES):
@@ -83,6 +86,12 @@ def cells(column: Any) -> Any:
         return column.to_pylist()
     known = column.dictionary.to_pylist()
     return [None if index is None else known[index] for index in column.indices.to_pylist()]
+
+
+def _number(found: Decimal, places: int) -> int | float:
+    """A decimal as a number; whole ones that a float might round stay integers, which are refused as values."""
+    whole = places <= 0 or (abs(found) > EXACT_INTEGER and found == found.to_integral_value())
+    return int(found) if whole else float(found)
 
 
 def is_text(found: Any) -> bool:

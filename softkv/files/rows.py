@@ -6,8 +6,8 @@ not guessed at. Does not know what the rows mean.
 
 import csv
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain, compress, islice
+from threading import Lock
 
 from softkv.files.limits import LONGEST_RECORD, LONGEST_TEXT
 from softkv.files.lines import Blocks, lines, too_long
@@ -35,7 +35,7 @@ class Rows:
         while True:
             start, self._waiting = self._reader.line_num + 1, 0
             try:
-                with _field_limit():
+                with _FIELD_LIMIT:
                     row = next(self._reader, None)
             except csv.Error as error:
                 raise self._refusals.fatal(_advice(error), start) from error
@@ -53,7 +53,7 @@ class Rows:
             starts, opened = [self._reader.line_num + 1], self.opened
             error: Exception | None = None
             try:
-                with _field_limit():
+                with _FIELD_LIMIT:
                     for row in islice(self._reader, BATCH):
                         rows.append(row)
                         starts.append(self._reader.line_num + 1)
@@ -81,14 +81,30 @@ class Rows:
             yield lines(text)
 
 
-@contextmanager
-def _field_limit() -> Iterator[None]:
-    """Set the longest field of the csv module, a setting of the whole process, only while our rows are read."""
-    before = csv.field_size_limit(LONGEST_TEXT)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
+class _FieldLimit:
+    """Within its blocks, of any number of threads, the csv module takes fields as long as ours may be.
+
+    That is a setting of the whole process, so it is as it was when the last block ends, and only then.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._before = Lock(), 0, 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._within:
+                self._before = csv.field_size_limit(LONGEST_TEXT)
+            self._within += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._within -= 1
+            if not self._within:
+                csv.field_size_limit(self._before)
+
+
+# Not a lock around all of a block: rows may wait for a pipe, into which another thread writes what it reads.
+_FIELD_LIMIT = _FieldLimit()
 
 
 def _advice(error: csv.Error) -> str:

@@ -110,8 +110,8 @@ def _headed(stream: Any, refusals: Refusals) -> tuple[bytes, BinaryIO]:
 
 
 def _format(source: str, path: str | None, head: bytes, encoding: str, refusals: Refusals) -> str:
-    plain = source.removesuffix(".gz")
-    found = SUFFIXES.get(os.path.splitext(plain)[1].lower())
+    plain = source.lower().removesuffix(".gz")
+    found = SUFFIXES.get(os.path.splitext(plain)[1])
     if found is None and path is not None:
         raise refusals.fatal(f"its name does not tell its format; give format= as one of {', '.join(FORMATS)}")
     return found or _sniffed(head, encoding, refusals)

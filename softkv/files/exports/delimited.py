@@ -29,16 +29,19 @@ class TextsNotCarried(UserWarning):
 def write(file: BinaryIO, snapshot: Snapshot, header: Header, progress: Progress) -> None:
     """Write the items of a store."""
     columns = _columns(snapshot)
-    file.write(_lines([columns]))
+    file.write(line(columns).encode())
     for portion in of_snapshot(snapshot):
-        file.write(_lines(zip(*(_cells(portion, name) for name in columns), strict=True)))
+        rows = zip(*(_cells(portion, name) for name in columns), strict=True)
+        file.write("".join(map(line, rows)).encode())
         progress(portion.start + len(portion), header.items)
 
 
-def _lines(rows: Any) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+def line(cells: Iterable[Any]) -> str:
+    r"""A row of CSV with the \n that ends it; a cell that holds any end of a line is in quotes."""
+    text = io.StringIO(newline="")
+    # Subtle: before Python 3.13 the csv module quotes only the ends of lines that it writes: with "\n" no lone "\r".
+    csv.writer(text, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def _columns(snapshot: Snapshot) -> list[str]:
@@ -63,7 +66,6 @@ def _columns(snapshot: Snapshot) -> list[str]:
             f"{items - embedded:,} of {items:,} items are bare vectors, so all are written as vectors, without the "
             "texts that were embedded; .jsonl, .npz and .parquet keep them",
             TextsNotCarried,
-            stacklevel=2,
         )
     needed = {
         "key": keyed == items,
