@@ -364,7 +364,7 @@ def test_sizes_follow_from_what_is_wanted() -> None:
 
 
 def test_no_fewer_rows_are_taken_than_the_least() -> None:
-    """So many where fewer would do, what is wanted where it takes more, and all that is allowed where that is less."""
+    """The least is taken where fewer would do, and more where the goal takes more; no more than allowed in any case."""
     strata = Population(8).strata()
     wanted = np.array([1e-2])
     enough = strata.enough(wanted, 1e6, also=(strata, 2 * wanted))[0].expected
