@@ -24,6 +24,7 @@ from softkv.asking.question import LEARNED
 from softkv.asking.view import View
 from softkv.database.begun import FEWEST, HalfBuilt, found, is_begun, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
+from softkv.database.guarding import keep_count
 from softkv.database.refining import is_current, owners_of, refinable
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
@@ -265,6 +266,7 @@ def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> 
         added = begun.rows + np.flatnonzero(live[begun.rows :])
         everything = np.concatenate([begun.order[kept], added])
         learned = carried(now, Profile.of(now.settings).projection, everything)
+        keep_count(store, now)
     laid = begun.laid(kept)
     store.compact(
         everything, index=learned | {UNFINISHED: laid.encoded()}, progress=partial(progress, "laying rows in order")

@@ -139,7 +139,7 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
             placed[number] = Placed(part._view().snapshot.store, name)
             rows += part._view().snapshot.rows
         if "guard" in settings:
-            settings = rebased(settings, db._over(whole), rows)
+            settings = rebased(settings, whole, rows)
         then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
         then.write(store.path)
         store.move_to(then, opened)
