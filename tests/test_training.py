@@ -389,6 +389,32 @@ def test_mistakes_are_named_and_change_nothing(quadrants: softkv.SoftKV, call: A
     assert quadrants.info() == before
 
 
+def test_a_temperature_of_vectors_that_are_gone_is_not_remembered(tmp_path: Path) -> None:
+    """Items may be embedded anew while they are tuned; a compaction meanwhile leaves them as they are."""
+
+    def lengths(texts: list[str]) -> np.ndarray:
+        return np.array([[len(text), text.count("a"), 1.0] for text in texts], np.float32)
+
+    with softkv.open(tmp_path / "s", value="number", embedder=lengths) as db:
+        db.update({f"thing {n} {'a' * (n % 7)}": float(n % 12) for n in range(100)})
+        tuned = db.tune(progress=lambda *_: db.compact())
+        assert db.info().temperature == tuned.temperature
+        db.set_temperature(3.0)
+        with pytest.raises(errors.StoreError, match="embedded anew while it was tuned"):
+            db.tune(progress=lambda *_: db.reembed(lambda texts: lengths(texts)[:, ::-1] ** 2))
+        assert (db.info().temperature, db.info().temperature_from) == (3.0, "given, from 100 items")
+
+
+def test_texts_that_are_all_held_out_are_not_tuned(tmp_path: Path) -> None:
+    """None is left that a temperature could be about."""
+    with softkv.open(tmp_path / "s") as db:
+        db["x"] = "y"
+        with pytest.raises(errors.InputError, match="all 1 of .* are held out"):
+            db.tune(hold_out=0.5)
+        assert not db.info().temperature_from.startswith("tuned")
+        assert db.tune(hold_out=0.0).items == 1
+
+
 def test_few_items_teach_nothing(tmp_path: Path) -> None:
     """There is nobody to leave out."""
     with softkv.open(tmp_path / "s", value="label") as db:

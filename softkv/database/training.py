@@ -197,6 +197,11 @@ def _by_rule(view: View, compatibilities: Sequence[str], hold_out: float) -> Tun
     (block,) = view.snapshot.blocks(view.snapshot.rows)
     live = view.snapshot.live & ~held_out(view, hold_out)
     items = int(live.sum())
+    if not items:
+        raise InputError(
+            f"expected items that take part, but all {len(view.snapshot):,} of {view.snapshot.path} are held out "
+            f"(hold_out={hold_out:g}). Add more, or tune with hold_out=0, which leaves none for `guard`."
+        )
     value, wanted = _rule(block.vectors, live, compatibility), min(10.0, items / 4)
     floor = lowest_log_mass(block.vectors, live, compatibility, value)
     curve = Curve(compatibility, None, (value,), (wanted,), (math.nan if floor is None else floor,))
@@ -208,10 +213,16 @@ def _rule(keys: Matrix, live: Flags, compatibility: str) -> float:
     return typical_temperature(keys, live, compatibility) or compatibility_of(compatibility).lukewarm
 
 
-def remember_temperature(store: Store, tuned: Tuned, hold_out: float, last: int) -> None:
-    """Store a temperature, with the share of items that took no part in choosing it, and the last number they had."""
+def remember_temperature(store: Store, view: View, tuned: Tuned, hold_out: float) -> None:
+    """Store a temperature, with the share of items that took no part in choosing it, and the last number they had.
+
+    Refused if other vectors have taken the place of those in the view; that rows have moved is no matter.
+    """
     profile, full = Profile.of(store.settings), tuned.full
-    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out, last)
+    with store.snapshot() as now:
+        if now.generation != view.snapshot.generation and profile.embedder != view.profile.embedder:
+            raise StoreError(f"the items of {store.path} were embedded anew while it was tuned. Tune it again.")
+    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out, last_number(view))
     store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())
 
 

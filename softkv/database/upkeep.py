@@ -19,7 +19,7 @@ from softkv.asking.view import View
 from softkv.database import training
 from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.guarding import calibrated, keep_count, remembered
-from softkv.database.held_out import HOLD_OUT, checked_hold_out, last_number
+from softkv.database.held_out import HOLD_OUT, checked_hold_out
 from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer, forecast_of_proposer
 from softkv.database.reader import Reader
@@ -183,10 +183,8 @@ class Upkeep(Reader):
             require_items(view.snapshot)
             ways = training.checked_ways(view, compatibility)
         tuned = training.tune(view, compatibilities=ways, ks=ks, hold_out=hold_out, seed=seed, told=progress)
-        last = last_number(view)
-        del view
         with self._changing, self._lock:
-            training.remember_temperature(self._store, tuned, hold_out, last)
+            training.remember_temperature(self._store, view, tuned, hold_out)
         return tuned
 
     def fit(
