@@ -30,6 +30,7 @@ from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
+from softkv.maths.inputs import is_whole
 from softkv.maths.metric import Metric
 from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.progress import Stages
@@ -230,7 +231,7 @@ def checked_ways(view: View, given: Any) -> list[str]:
     """The ways to compare that are to be tried."""
     if given is None:
         return [view.profile.compatibility or "dot"]
-    names = [given] if isinstance(given, str) else list(given)
+    names = _listed(given)
     for name in names:
         if not isinstance(name, str) or name not in COMPATIBILITIES:
             raise InputError(
@@ -243,11 +244,19 @@ def checked_ways(view: View, given: Any) -> list[str]:
 
 def checked_ks(given: Any) -> list[int]:
     """The numbers of best rows that are to be tried."""
-    numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
+    numbers = [] if given is None else _listed(given)
     for k in numbers:
-        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= 4096:
+        if not is_whole(k) or not 1 <= k <= 4096:
             raise InputError(f"expected numbers of best items from 1 to 4,096 to try, got {k!r}.")
-    return sorted(set(numbers))
+    return sorted(set(map(int, numbers)))
+
+
+def _listed(given: Any) -> list[Any]:
+    """What was given, one or several, as a list."""
+    try:
+        return [given] if isinstance(given, str) else list(given)
+    except TypeError:
+        return [given]
 
 
 def _learned_from(view: View, hold_out: float, *, least: float) -> Rows:
@@ -316,9 +325,9 @@ def _checked_rank(view: View, rank: int | None) -> int:
     width = view.layout.key_width
     if rank is None:
         return min(width, LARGEST_RANK)
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= width:
+    if not is_whole(rank) or not 1 <= rank <= width:
         raise InputError(f"expected a rank from 1 to {width}, the width of the keys, got {rank!r}.")
-    return rank
+    return int(rank)
 
 
 def _checked_planes(view: View, planes: bool | None, directions: bool) -> bool | None:

@@ -46,6 +46,7 @@ from softkv.errors import (
     StoreLocked,
     StoreNotFound,
 )
+from softkv.maths.inputs import is_whole
 from softkv.progress import Progress
 from softkv.storage import Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -75,12 +76,12 @@ def create(
     ...     db.nearest("a boy searching for gold").texts[0].text
     'The Alchemist'
     """
-    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST:
+    if not is_whole(shards) or not 1 <= shards <= MOST:
         raise InputError(f"expected from 1 to {MOST} shards, got {shards!r}.")
     wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     make(
         path,
-        shards,
+        int(shards),
         lambda _number, place: Store.open(place, "c", force=force).close(),
         lambda identity, placed: Manifest.first(identity, placed, wanted.settings()),
         disks=disks,
