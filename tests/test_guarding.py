@@ -815,3 +815,5 @@ def test_strangers_whose_words_are_those_of_items_are_refused(tmp_path: Path) ->
         for known in ("item 7", "tea number 7"):
             with pytest.raises(InputError, match=f"1 of 2 are or have: '{known}'"):
                 db.guard(strangers=["a boat on the river", known])
+            with pytest.raises(InputError, match=f"1 of 2 are or have: '{known}'"):
+                db.guard(strangers=np.array(["a boat on the river", known]))

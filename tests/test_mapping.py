@@ -8,7 +8,7 @@ import pytest
 
 import softkv
 from softkv.database import SoftKV
-from softkv.errors import KeyTextError, StoreDamaged
+from softkv.errors import KeyMissing, KeyTextError, StoreDamaged
 from softkv.storage import Snapshot
 
 from .databases import KINDS, filled, vectors_of
@@ -89,6 +89,14 @@ def test_pairs_and_values_are_found_as_in_a_dict(tmp_path: Path, kind: str) -> N
             assert db["item 1"].tolist() in db.values()
             assert ("item 1", db["item 1"].tolist()) in db.items()
             assert db["item 1"][:1] not in db.values()
+
+
+def test_a_key_of_numpy_is_named_as_a_text(tmp_path: Path) -> None:
+    """Columns of a table have texts of a type of their own."""
+    with filled(tmp_path / "s", "number") as db:
+        for missed in (lambda: db[np.str_("nobody")], lambda: db.delete(np.array(["nobody"]))):
+            with pytest.raises(KeyMissing, match="has the key 'nobody'"):
+                missed()
 
 
 def test_values_are_read_many_at_a_time_to_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -459,6 +459,8 @@ WRONG_TARGETS: list[tuple[str, Any, type[Exception], str]] = [
     ("label", [1.0] * 30, errors.KindError, "expected labels, which are texts, as targets, got 1.0"),
     ("label", [{}] * 30, errors.KindError, "expected labels, which are texts, as targets"),
     ("label", ["True True"] * 29 + ["nowhere"], errors.InputError, "no item has the label 'nowhere'"),
+    ("label", np.array(["True True"] * 29 + ["nowhere"]), errors.InputError, "no item has the label 'nowhere'"),
+    ("label", np.array(["nowhere"] * 30), errors.InputError, "such as 'nowhere'"),
 ]
 
 

@@ -206,7 +206,7 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     found = vectors_of_many(reader, view, given)
     there = np.flatnonzero(_among_items(view, given, found))
     if len(there):  # to drop them, as with queries, would promise less than was asked
-        texts = dict(enumerate(repr(one) for one in given if isinstance(one, str)))
+        texts = dict(enumerate(repr(str(one)) for one in given if isinstance(one, str)))
         named = ", ".join(texts.get(one, f"number {one}") for one in there[:NAMED].tolist())
         more = f" and {len(there) - NAMED:,} more" if len(there) > NAMED else ""
         raise InputError(

@@ -316,7 +316,7 @@ def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
             "targets."
         )
     if view.labels is not None and (wanted < 0).any():
-        unknown = list(targets)[int(np.flatnonzero(wanted < 0)[0])]
+        unknown = str(list(targets)[int(np.flatnonzero(wanted < 0)[0])])
         raise InputError(f"no item has the label {unknown!r}, which a query should get. Leave such queries out.")
     return Examples(vectors, wanted.astype(np.int32) if view.labels is not None else wanted.reshape(len(wanted), -1))
 
