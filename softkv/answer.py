@@ -164,7 +164,7 @@ class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
 
     def to_pandas(self) -> "pandas.DataFrame":
         """The contributors as a DataFrame; needs pandas."""
-        return portrait.as_frame([self])
+        return portrait.as_frame([self]).drop(columns="query")
 
     def __repr__(self) -> str:
         return portrait.as_text(self)
@@ -307,7 +307,7 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
         return portrait.as_json(self.to_dict())
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The contributors of all queries as a DataFrame; needs pandas."""
+        """The contributors of all queries as a DataFrame, with the number of each query; needs pandas."""
         return portrait.as_frame(list(self))
 
     def to_arrow(self) -> "pyarrow.Table":

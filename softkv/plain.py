@@ -68,9 +68,10 @@ def soft_lookup(
     library = library_of(queries, keys, values)
     keys = library.array(keys, like=queries)
     held, names = _values(library, values, keys, labels, project=heads is not None)
-    one = library.array(queries, like=keys).ndim == 1
+    asked = library.array(queries, like=keys)
+    one = asked.ndim == 1
     found = lookup(
-        _alone(queries) if one else queries,
+        _alone(queries, asked) if one else queries,
         keys,
         held,
         compatibility=compatibility,
@@ -88,9 +89,9 @@ def soft_lookup(
     return answers[0] if one else answers
 
 
-def _alone(query: Any) -> Any:
+def _alone(query: Any, array: Array) -> Any:
     """One query as a batch of one. A list stays a list, since an array would fix a floating type."""
-    return query[None, :] if hasattr(query, "dtype") else [query]
+    return array[None, :] if hasattr(query, "dtype") else [query]
 
 
 def _values(
@@ -116,7 +117,8 @@ def _values(
 
 
 def _is_text(values: Any) -> bool:
-    first = values[0] if hasattr(values, "__getitem__") and len(values) else None
+    row = hasattr(values, "__getitem__") and getattr(values, "ndim", 1) == 1
+    first = next(iter(values), None) if row else None  # the column of a table may have no place 0
     if isinstance(first, str) and not all(isinstance(value, str) for value in values):
         raise KindError(
             "expected all values to be strings (labels) or all numbers, got a mixture. Convert one of the two."

@@ -291,7 +291,7 @@ def _finite(plain: Any) -> Any:
 
 
 def as_frame(answers: list[Answer]) -> Any:
-    """The contributors of answers as a DataFrame."""
+    """The contributors of answers as a DataFrame, with the number of the query that each was for."""
     try:
         pandas = import_module("pandas")  # untyped: nothing else here knows it
     except ImportError as error:
@@ -301,8 +301,7 @@ def as_frame(answers: list[Answer]) -> Any:
         for position, answer in enumerate(answers)
         for one in answer.contributors
     ]
-    frame = pandas.DataFrame(rows, columns=["query", *_CELLS])
-    return frame.drop(columns="query") if len(answers) == 1 else frame
+    return pandas.DataFrame(rows, columns=["query", *_CELLS])
 
 
 def as_arrow(answers: Answers) -> Any:

@@ -117,10 +117,10 @@ def test_new_shards_may_lie_on_other_disks(tmp_path: Path) -> None:
     disks = [tmp_path / "one", tmp_path / "two"]
     for disk in disks:
         disk.mkdir()
-    create(tmp_path / "c", 2, disks[:1], value="number")
+    create(tmp_path / "c", np.int64(2), disks[:1], value="number")
     with opened(tmp_path / "c") as db:
         db.add([f"item {n}" for n in range(60)], np.arange(60.0), vectors=vectors_of(60))
-    assert grow(tmp_path / "c", 6, disks).shards == 6
+    assert grow(tmp_path / "c", np.int64(6), disks).shards == 6
     assert directories(tmp_path / "c") == set()
     assert [len(directories(disk)) for disk in disks] == [4, 2]
     with opened(tmp_path / "c", mode="r") as db:

@@ -56,6 +56,36 @@ def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("opening", [opened, far_opened])
+def test_a_guard_of_a_cluster_keeps_count_where_shards_lay_out_their_rows_anew(
+    opening: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    """Stale it stays so; a build that lays out no rows, or that is refused, counts nothing twice."""
+    vectors = np.random.default_rng(0).standard_normal((COUNT, 2)).astype(np.float32)
+    keys = [f"key {n}" for n in range(COUNT)]
+    create(tmp_path / "c", 3, value="number", compatibility="gaussian")
+    with opening(tmp_path / "c") as db:
+        db.add(keys, vectors[:, 0], vectors=vectors)
+        db.tune()
+        db.guard(0.2)
+        db.set_values(keys[:25], [0.0] * 25)
+        for _ in range(3):
+            with pytest.raises(InputError, match="lists"):
+                db.build_index(lists=COUNT)
+            db.build_index("hnsw")
+        assert db.lookup([0.0, 0.0]).known is not None
+        db.set_values(keys[25:65], [0.0] * 40)
+        for road in (db.build_index, db.compact, db.build_index):
+            assert "65 items changed" in db.info().guard
+            assert db.lookup([0.0, 0.0]).known is None
+            road()
+        assert "65 items changed" in db.info().guard
+        db.export(tmp_path / "items.npz")
+    import_from(tmp_path / "items.npz", tmp_path / "s")
+    with softkv.open(tmp_path / "s", "r") as one:
+        assert "65 items changed" in one.info().guard
+
+
+@pytest.mark.parametrize("opening", [opened, far_opened])
 def test_what_a_cluster_learned_holds_for_whoever_opens_it(opening: Callable[..., Cluster], tmp_path: Path) -> None:
     """It learned numbers that only some directions tell; shards may be asked by messages."""
     vectors = np.random.default_rng(0).standard_normal((COUNT, 8)).astype(np.float32)

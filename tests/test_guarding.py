@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import softkv
 from softkv.asking.profile import Profile
-from softkv.database import import_from, repair
+from softkv.database import import_from, repair, restore
 from softkv.database.held_out import held_out
 from softkv.errors import EmptyStore, InputError, KindError, ShapeError, StoreDamaged, StoreError
 from softkv.guard.conformal import heavier
@@ -532,16 +533,81 @@ def test_answers_to_items_that_ask_are_not_judged(numbers: softkv.SoftKV) -> Non
         found.interval()
 
 
+def embedded(texts: list[str]) -> np.ndarray:
+    """Places that numbers in texts tell."""
+    told = np.array([int("".join(filter(str.isdigit, text)) or len(text)) for text in texts])
+    return np.stack([np.sin(told), told / 100.0 + 1.0], axis=1).astype(np.float32)
+
+
+def indexed_twice(db: softkv.SoftKV) -> None:
+    """Make lists, and refine them for a replaced item."""
+    db.build_index()
+    db.set_values(["spot 3"], [0.0])
+    db.build_index()
+
+
+@pytest.mark.parametrize(
+    "road",
+    [
+        softkv.SoftKV.compact,
+        softkv.SoftKV.build_index,
+        indexed_twice,
+        lambda db: db.reembed(embedded),
+        lambda db: (db.reembed(lambda texts: 2.0 * embedded(texts)), db.reembed(embedded)),
+    ],
+    ids=["compact", "build_index", "refine", "reembed", "there and back"],
+)
+def test_a_stale_guard_stays_stale_wherever_rows_are_laid_out_anew(tmp_path: Path, road: Any) -> None:
+    """No row tells any more that an item was replaced; what had changed until then is not forgotten."""
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian", embedder=embedded) as db:
+        db.add([f"spot {n}" for n in range(400)], numbers_of(embedded([f"spot {n}" for n in range(400)])))
+        db.tune()
+        db.guard()
+        assert db.lookup("spot 7").known
+        db.set_values([f"spot {n}" for n in range(100)], [0.0] * 100)
+        assert "100 items changed" in db.info().guard
+        temperature = db.info().temperature
+        road(db)
+        db.set_temperature(temperature)
+        assert re.search("10[01] items changed", db.info().guard)
+        assert db.lookup("spot 7").known is None
+        assert db.check().ok
+
+
+def test_an_interrupted_reembedding_goes_on_with_what_a_guard_counted(tmp_path: Path) -> None:
+    """It is begun and ended with the same settings, and a guard of few changes holds all the time."""
+
+    def interrupted(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with softkv.open(tmp_path / "s", value="number", compatibility="gaussian", embedder=embedded) as db:
+        db.add([f"spot {n}" for n in range(400)], numbers_of(embedded([f"spot {n}" for n in range(400)])))
+        db.tune()
+        db.guard()
+        temperature = db.info().temperature
+        db.set_values([f"spot {n}" for n in range(30)], [0.0] * 30)
+        with pytest.raises(KeyboardInterrupt):
+            db.reembed(embedded, progress=interrupted)
+        assert db.lookup("spot 7").known
+        assert db.reembed(embedded) == 400
+        db.set_temperature(temperature)
+        assert db.lookup("spot 7").known
+        db.set_values([f"spot {n}" for n in range(30, 40)], [0.0] * 10)
+        assert "40 items changed" in db.info().guard
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".npz", ".parquet"])
 def test_a_guard_travels_with_its_items(numbers: softkv.SoftKV, tmp_path: Path, suffix: str) -> None:
-    """Export and import, repair, and compaction take it along; and what had changed is not forgotten."""
+    """Export and import, repair, backup and restore take it along; and what had changed is not forgotten."""
     numbers.delete([f"spot 0 {n}" for n in range(20)])
     numbers.set_values([f"spot 0 {n}" for n in range(20, 40)], [0.0] * 20)
     before = numbers.lookup(spots(5, 20))
     numbers.export(tmp_path / f"out{suffix}")
     import_from(tmp_path / f"out{suffix}", tmp_path / "new")
     repair(numbers.path, tmp_path / "repaired")
-    for name in ("new", "repaired"):
+    numbers.backup(tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    for name in ("new", "repaired", "restored"):
         with softkv.open(tmp_path / name) as db:
             found = db.lookup(spots(5, 20))
             assert found.known.tolist() == before.known.tolist()
@@ -749,3 +815,5 @@ def test_strangers_whose_words_are_those_of_items_are_refused(tmp_path: Path) ->
         for known in ("item 7", "tea number 7"):
             with pytest.raises(InputError, match=f"1 of 2 are or have: '{known}'"):
                 db.guard(strangers=["a boat on the river", known])
+            with pytest.raises(InputError, match=f"1 of 2 are or have: '{known}'"):
+                db.guard(strangers=np.array(["a boat on the river", known]))

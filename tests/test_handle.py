@@ -626,6 +626,26 @@ def test_values_are_replaced_only_where_they_are_as_expected(tmp_path: Path) -> 
         assert db.check().ok
 
 
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [("number", 2.0, 3.0), ("label", "sea", "land"), ("vector", [0.5, 2.0], [1.0, 1.0])],
+)
+def test_one_value_is_expected_where_one_is_given(tmp_path: Path, kind: str, old: Any, new: Any) -> None:
+    """Of one key that is a text, or of all items that match a filter; a list with one for each will do as well."""
+    with softkv.open(tmp_path / "s", value=kind) as db:
+        db.add(["x", "y", "z"], [old] * 3, vectors=np.eye(3), payloads=[{"n": 1}, {"n": 2}, {"n": 2}])
+        for some, count in ({"keys": "x"}, 1), ({"where": {"n": 2}}, 2):
+            with pytest.raises(errors.StoreError, match="another by now"):
+                db.set_values(values=new, expected=new, **some)
+            assert db.set_values(values=new, expected=old, **some).count == count
+            assert db.set_values(values=old, expected=[new] * count, **some).count == count
+            with pytest.raises(errors.ShapeError):
+                db.set_values(values=new, expected=[new] * 5, **some)
+        with pytest.raises(errors.ShapeError, match="one for each of 1 keys"):
+            db.set_values(["x"], [new], expected=old if kind != "vector" else 2.0)
+        assert all(np.array_equal(value, old) for value in db.values())
+
+
 def test_a_writer_waits_for_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for as long as it is told to, in every mode; readers wait for none."""
     with softkv.open(tmp_path / "s", value="label") as other:

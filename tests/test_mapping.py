@@ -8,9 +8,10 @@ import pytest
 
 import softkv
 from softkv.database import SoftKV
-from softkv.errors import KeyTextError, StoreDamaged
+from softkv.errors import KeyMissing, KeyTextError, StoreDamaged
+from softkv.storage import Snapshot
 
-from .databases import KINDS, vectors_of
+from .databases import KINDS, filled, vectors_of
 from .stores import sql
 
 COUNT = 700  # more items than are read first
@@ -70,6 +71,40 @@ def test_all_items_come_as_from_a_dict(tmp_path: Path, kind: str, order: str) ->
         assert db.popitem()[0] == plain.popitem()[0]
         assert list(db) == list(plain)
         assert db.check().ok
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pairs_and_values_are_found_as_in_a_dict(tmp_path: Path, kind: str) -> None:
+    """Vectors are equal in shape and in each number; what could be no key, and no value, is not among them."""
+    with filled(tmp_path / "s", kind) as db:
+        for key, value in db.items():
+            assert (key, value) in db.items()
+            assert value in db.values()
+            assert [key, value] not in db.items()
+        for odd in (None, [[1.0], [1.0, 2.0]], np.ones((2, 2)), np.full(2, 7.0), {}, np.array("a"), "", -55):
+            assert odd not in db.values()
+            assert odd not in db.items()
+            assert all((key, odd) not in db.items() for key in ("item 1", 5, None, "#x", "nobody", "a\0", [1]))
+        if kind == "vector":
+            assert db["item 1"].tolist() in db.values()
+            assert ("item 1", db["item 1"].tolist()) in db.items()
+            assert db["item 1"][:1] not in db.values()
+
+
+def test_a_key_of_numpy_is_named_as_a_text(tmp_path: Path) -> None:
+    """Columns of a table have texts of a type of their own."""
+    with filled(tmp_path / "s", "number") as db:
+        for missed in (lambda: db[np.str_("nobody")], lambda: db.delete(np.array(["nobody"]))):
+            with pytest.raises(KeyMissing, match="has the key 'nobody'"):
+                missed()
+
+
+def test_values_are_read_many_at_a_time_to_find_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at a time takes twelve times as long."""
+    with filled(tmp_path / "s", "number") as db:
+        monkeypatch.setattr(Snapshot, "value", None)
+        assert db.popitem not in db.values()
+        assert next(iter(db.values())) in db.values()
 
 
 def test_many_keys_are_asked_for_as_one_is(tmp_path: Path) -> None:

@@ -80,6 +80,19 @@ def test_labels_give_a_distribution(values: Any, labels: Any, names: tuple[objec
     assert batch.label[1] == batch.labels[1]  # type: ignore[index]
 
 
+def test_columns_of_a_table_are_taken_whatever_their_index() -> None:
+    """Rows that were filtered out leave an index that does not begin at 0; what has no axis is refused."""
+    pandas = pytest.importorskip("pandas")
+    keys, index = np.array([[1.0, 0.0], [0.0, 1.0]]), [7, 9]
+    query = pandas.Series([0.9, 0.1], index=["x", "y"])
+    for values in ([30.0, 50.0], ["fruit", "company"]):
+        expected = softkv.soft_lookup([0.9, 0.1], keys, values)
+        found = softkv.soft_lookup(query, pandas.DataFrame(keys, index), pandas.Series(values, index))
+        assert (found.label, np.allclose(found.value, expected.value)) == (expected.label, True)
+    with pytest.raises(softkv.errors.ShapeError, match=r"values of shape \(\)"):
+        softkv.soft_lookup([1.0], [[1.0]], np.array(5.0))
+
+
 def test_integers_without_labels_are_numbers() -> None:
     """Whole numbers are blended unless they are said to be codes."""
     assert single([0.0, 0.0], KEYS, [1, 2, 6]).value == pytest.approx(3)

@@ -125,8 +125,10 @@ def test_a_frame_has_a_row_for_each_contributor() -> None:
     frame = answer().to_pandas()
     assert isinstance(frame, pandas.DataFrame)
     assert frame.weight.tolist() == [0.75, 0.25]
+    assert "query" not in frame
     many = softkv.soft_lookup(KEYS[:2], KEYS, [1.0, 2.0, 3.0]).to_pandas()
     assert many["query"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert softkv.soft_lookup(KEYS[:1], KEYS, [1.0, 2.0, 3.0]).to_pandas()["query"].tolist() == [0, 0, 0]
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

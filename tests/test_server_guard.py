@@ -36,6 +36,16 @@ def url_of(running: Running, name: str) -> str:
     return f"http://127.0.0.1:{running.port}/{name}"
 
 
+def test_a_stale_guard_stays_stale_through_the_jobs_of_a_server(running: Running) -> None:
+    """Those that lay out rows anew count what had changed before."""
+    with softkv.open(url_of(running, "number")) as db:
+        db.set_values([f"spot 0 {n}" for n in range(100)], [0.0] * 100)
+        for job in (db.build_index, db.compact):
+            job()
+            assert "100 items changed" in db.info().guard
+            assert db.lookup(ASKED[0]).known is None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_promises_of_a_handle_on_a_server_are_those_of_the_files(running: Running, tmp_path: Path, kind: str) -> None:
     """They are those of one answer, of many, and of what the guard is not about."""

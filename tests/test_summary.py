@@ -50,6 +50,17 @@ def test_the_size_is_that_of_the_files(tmp_path: Path) -> None:
         assert db.info().bytes_on_disk == sum(path.stat().st_size for path in files)
 
 
+def test_only_earlier_generations_are_held_by_readers(tmp_path: Path) -> None:
+    """A snapshot holds that which it reads; a later one is none that it, or a reader before it, would hold."""
+    with filled(tmp_path / "s", "number") as db:
+        db.delete("item 1")
+        with db.snapshot() as earlier:
+            db.compact()
+            with db.snapshot() as later:
+                assert earlier.info().held_by_readers == 0
+                assert later.info().held_by_readers == db.info().held_by_readers > 0
+
+
 def test_the_figures_are_plain(tmp_path: Path) -> None:
     """They can be JSON, and a few lines."""
     with filled(tmp_path / "s", "number") as db:

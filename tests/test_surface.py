@@ -138,6 +138,9 @@ def test_a_store_reads_as_a_mapping(both: tuple[SoftKV, SoftKV]) -> None:
     assert all(map(same, db.values(), local.values()))
     assert [key for key, _ in db.items()] == list(local)
     assert all(map(same, dict(db.items()).values(), local.values()))
+    key, value = next(iter(local.items()))
+    assert (value in db.values(), (key, value) in db.items()) == (True, True)
+    assert ([] in db.values(), (key, []) in db.items(), (5, value) in db.items()) == (False, False, False)
     assert len(db) == COUNT
     assert db == local
     assert ("item 5" in db, "nowhere" in db, 5 in db) == (True, False, False)

@@ -369,10 +369,17 @@ def test_texts_are_tuned_by_rule(tmp_path: Path) -> None:
     [
         (lambda db: db.tune(compatibility="euclid"), errors.InputError),
         (lambda db: db.tune(compatibility=[]), errors.InputError),
+        (lambda db: db.tune(compatibility=5), errors.InputError),
+        (lambda db: db.tune(k=2.5), errors.InputError),
+        (lambda db: db.tune(k="5"), errors.InputError),
+        (lambda db: db.tune(k=np.array(2.5)), errors.InputError),
+        (lambda db: db.forecast_index(queries=5), errors.ShapeError),
+        (lambda db: db.forecast_index(lists=2.5), errors.InputError),
         (lambda db: db.tune(k=0), errors.InputError),
         (lambda db: db.tune(k=[5, True]), errors.InputError),
         (lambda db: db.fit(rank=9), errors.InputError),
         (lambda db: db.fit(rank=0), errors.InputError),
+        (lambda db: db.fit(rank=np.float64(2.0)), errors.InputError),
         (lambda db: db.fit(planes=True), errors.InputError),
         (lambda db: db.fit(QUERIES), errors.InputError),
         (lambda db: db.fit(QUERIES, ["x"] * 100), errors.InputError),
@@ -387,6 +394,43 @@ def test_mistakes_are_named_and_change_nothing(quadrants: softkv.SoftKV, call: A
     with pytest.raises(error, match=r"expected|planes are for|no item has|has width"):
         call(quadrants)
     assert quadrants.info() == before
+
+
+def test_counts_may_be_numbers_of_numpy(quadrants: softkv.SoftKV) -> None:
+    """They are kept as those of Python are, in files as well."""
+    assert quadrants.tune(k=np.int64(5)).k in (None, 5)
+    assert quadrants.tune(k=np.array([3, 5], np.int8)).k in (None, 3, 5)
+    assert quadrants.fit(rank=np.int32(2)).rank == 2
+    quadrants.forget_fit()
+    assert quadrants.forecast_index(lists=np.int64(8)).seconds > 0
+    assert quadrants.build_index(lists=np.int64(8)).index.lists == 8
+    assert quadrants.check().ok
+
+
+def test_a_temperature_of_vectors_that_are_gone_is_not_remembered(tmp_path: Path) -> None:
+    """Items may be embedded anew while they are tuned; a compaction meanwhile leaves them as they are."""
+
+    def lengths(texts: list[str]) -> np.ndarray:
+        return np.array([[len(text), text.count("a"), 1.0] for text in texts], np.float32)
+
+    with softkv.open(tmp_path / "s", value="number", embedder=lengths) as db:
+        db.update({f"thing {n} {'a' * (n % 7)}": float(n % 12) for n in range(100)})
+        tuned = db.tune(progress=lambda *_: db.compact())
+        assert db.info().temperature == tuned.temperature
+        db.set_temperature(3.0)
+        with pytest.raises(errors.StoreError, match="embedded anew while it was tuned"):
+            db.tune(progress=lambda *_: db.reembed(lambda texts: lengths(texts)[:, ::-1] ** 2))
+        assert (db.info().temperature, db.info().temperature_from) == (3.0, "given, from 100 items")
+
+
+def test_texts_that_are_all_held_out_are_not_tuned(tmp_path: Path) -> None:
+    """None is left that a temperature could be about."""
+    with softkv.open(tmp_path / "s") as db:
+        db["x"] = "y"
+        with pytest.raises(errors.InputError, match="are held out"):
+            db.tune(hold_out=0.5)
+        assert not db.info().temperature_from.startswith("tuned")
+        assert db.tune(hold_out=0.0).items == 1
 
 
 def test_few_items_teach_nothing(tmp_path: Path) -> None:
@@ -415,6 +459,8 @@ WRONG_TARGETS: list[tuple[str, Any, type[Exception], str]] = [
     ("label", [1.0] * 30, errors.KindError, "expected labels, which are texts, as targets, got 1.0"),
     ("label", [{}] * 30, errors.KindError, "expected labels, which are texts, as targets"),
     ("label", ["True True"] * 29 + ["nowhere"], errors.InputError, "no item has the label 'nowhere'"),
+    ("label", np.array(["True True"] * 29 + ["nowhere"]), errors.InputError, "no item has the label 'nowhere'"),
+    ("label", np.array(["nowhere"] * 30), errors.InputError, "such as 'nowhere'"),
 ]
 
 

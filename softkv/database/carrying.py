@@ -69,7 +69,7 @@ def _carried(view: View, path: str) -> tuple[dict[str, Any], dict[str, bytes]]:
         # An import counts on from its last item, so it would give numbers again that were used before.
         kept = replace(profile.temperature, held=held if known else None, last=last and min(last, len(snapshot)))
         profile = replace(profile, temperature=kept)
-    settings, name = rebased(profile.settings(), view), profile.projection
+    settings, name = rebased(profile.settings(), snapshot), profile.projection
     if name is not None and path.lower().endswith(TABLE):
         _warn(f"{snapshot.path} is exported without what it has learned: CSV holds items alone.")
     elif name is not None:

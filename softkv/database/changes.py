@@ -104,7 +104,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
     def set_values(
         self,
-        keys: Sequence[str] | None = None,
+        keys: str | Sequence[str] | None = None,
         values: Any = None,
         *,
         where: Mapping[str, Any] | None = None,
@@ -116,7 +116,8 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
         So do their payloads, unless others are given. Instead of keys, `where` names the items that match a filter, and
         `values` is one value for all of them. Where `expected` is given, only if these are the values that the items
-        have by now. With a `batch` that was written before, nothing is written: see `add`.
+        have by now: a value for each, or one where `values` is one. With a `batch` that was written before, nothing is
+        written: see `add`.
 
         >>> import softkv, tempfile, os
         >>> path = os.path.join(tempfile.mkdtemp(), "rents.softkv")
@@ -139,13 +140,14 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             if done is not None:
                 return done
             if where is not None:
-                keys = _named(self._matching(where))
-                if not keys:
+                found = _named(self._matching(where))
+                if not found:
                     return self._store.append_nothing(named)
-                what = intake.given(keys, [values] * len(keys), None, None, None)
+                what = intake.given(found, [values] * len(found), None, None, None)
             kept = self._items_with(what.keys or [])
             if expected is not None:
-                self._require_values(named, kept, expected)
+                alone = where is not None or isinstance(keys, str)
+                self._require_values(named, kept, _for_each(kept, expected) if alone else expected)
             profile = Profile.of(self._store.settings)
             return self._append(
                 [one.vector for one in kept],
@@ -282,8 +284,21 @@ def _named(keys: list[str]) -> list[str]:
     return keys
 
 
+def _for_each(items: Sequence[Item], expected: Any) -> Any:
+    """Expected values, one for each item, where one may be given for all of them."""
+    try:
+        one = np.ndim(expected) == np.ndim(items[0].value)
+    except (TypeError, ValueError):  # lists within it differ in length
+        one = False
+    return [expected] * len(items) if one else expected
+
+
 def require_values(items: Sequence[Item], expected: Any) -> None:
     """Refuse if items have other values than these, or if there is not one for each item."""
+    if not intake.is_column(expected):
+        raise ShapeError(
+            f"expected a list of values to compare with, one for each of {len(items)} keys, got {expected!r:.60}."
+        )
     if len(items) != len(expected):
         raise ShapeError(f"expected a value to compare with for each of {len(items)} keys, got {len(expected)}.")
     if len({item.row for item in items}) < len(items):

@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from softkv.answer import Answers
 from softkv.asking.joined import joined
+from softkv.asking.profile import Profile
+from softkv.asking.promised import guard_of
 from softkv.asking.question import LEARNED
 from softkv.asking.view import View
 from softkv.database.evaluating import equals, vectors_of_many
@@ -32,6 +34,7 @@ from softkv.guard.judged import LEVEL, seen_of
 from softkv.guard.widths import WidthRule
 from softkv.ndarrays import AnyArray, Flags, Matrix
 from softkv.progress import Stages
+from softkv.storage import Snapshot, Store
 
 TOGETHER, AT_A_TIME = 256, 32  # queries in a lookup; with masks of their own
 POINTS, PAIRS = 10_000, 1 << 32  # at most: calibration points, and pairs of these and the items that answer
@@ -96,14 +99,23 @@ def remembered(settings: Mapping[str, Any], guard: Guard | None) -> dict[str, An
     return kept if guard is None else {**kept, "guard": guard.to_json()}
 
 
-def rebased(settings: Mapping[str, Any], view: View, left: int | None = None) -> dict[str, Any]:
+def rebased(settings: Mapping[str, Any], snapshot: Snapshot, left: int | None = None) -> dict[str, Any]:
     """Settings for a store whose rows are laid out anew; the count of changes until then is kept.
 
     `left` is how many rows there are then: by default one for each item.
     """
-    guard, rows, items = view.guard[0], view.snapshot.rows, len(view.snapshot)
+    guard, rows, items = guard_of(Profile.of(settings), snapshot)[0], snapshot.rows, len(snapshot)
     base = items if left is None else left, items, guard.changed(rows, items) if guard else 0
     return remembered(settings, guard and replace(guard, base=base))
+
+
+def keep_count(store: Store, snapshot: Snapshot) -> None:
+    """Before the rows of a store move, let its guard remember how many items have changed.
+
+    After an interruption too many changes are counted, and never too few.
+    """
+    if "guard" in store.settings:
+        store.configure(rebased(store.settings, snapshot))
 
 
 class Examining:
@@ -194,7 +206,7 @@ def _strangers(reader: Any, view: View, given: Any, promise: Promise) -> Matrix:
     found = vectors_of_many(reader, view, given)
     there = np.flatnonzero(_among_items(view, given, found))
     if len(there):  # to drop them, as with queries, would promise less than was asked
-        texts = dict(enumerate(repr(one) for one in given if isinstance(one, str)))
+        texts = dict(enumerate(repr(str(one)) for one in given if isinstance(one, str)))
         named = ", ".join(texts.get(one, f"number {one}") for one in there[:NAMED].tolist())
         more = f" and {len(there) - NAMED:,} more" if len(there) > NAMED else ""
         raise InputError(

@@ -24,6 +24,7 @@ from softkv.asking.question import LEARNED
 from softkv.asking.view import View
 from softkv.database.begun import FEWEST, HalfBuilt, found, is_begun, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
+from softkv.database.guarding import keep_count
 from softkv.database.refining import is_current, owners_of, refinable
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
@@ -39,6 +40,7 @@ from softkv.maths.blas import free_threads
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form, form_of
+from softkv.maths.inputs import is_whole
 from softkv.maths.moments import ReadRows, measured, with_rows
 from softkv.ndarrays import Flags, Reals, Rows
 from softkv.progress import Progress, Stages, untold
@@ -77,6 +79,7 @@ def build(
     live = np.flatnonzero(before.snapshot.live)
     _require_enough(before, len(live))
     count, temperatures = _checked_count(wanted.lists, len(live)), rehearsed_temperatures(before, wanted.temperatures)
+    wanted = replace(wanted, lists=None if wanted.lists is None else count)
 
     projection = before.profile.projection
     begun = found(before.snapshot, wanted_of(form, wanted.lists, projection))
@@ -125,7 +128,7 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
     layout, items, form = view.layout, len(view.snapshot), form_for(view, None)
     _require_enough(view, items)
     refined = not wanted.whole and refinable(view, form, wanted.lists) is not None
-    temperatures = rehearsed_temperatures(view, wanted.temperatures)
+    temperatures, asked = rehearsed_temperatures(view, wanted.temperatures), checked_queries(view, wanted.queries)
     most = REFINED if refined else REHEARSED
     found = forecast(
         rows=items,
@@ -134,7 +137,7 @@ def forecast_of(view: View, wanted: Wanted) -> Forecast:
         labelled=view.labels is not None,
         row_bytes=sum(shape.row_bytes for shape in layout.arenas),
         lists=_checked_count(wanted.lists, items),
-        queries=min(items // 4, most) if wanted.queries is None else len(wanted.queries),
+        queries=min(items // 4, most) if asked is None else len(asked),
         refined=refined,
         temperatures=len(temperatures),
     )
@@ -198,9 +201,9 @@ def _require_enough(view: View, rows: int) -> None:
 def _checked_count(lists: int | None, rows: int) -> int:
     if lists is None:
         return list_count(rows)
-    if isinstance(lists, bool) or not isinstance(lists, int) or not 1 <= lists <= rows:
+    if not is_whole(lists) or not 1 <= lists <= rows:
         raise InputError(f"expected from 1 to {rows:,} lists, one for each item at most, got {lists!r}.")
-    return lists
+    return int(lists)
 
 
 def rehearsed_temperatures(view: View, given: tuple[float, float] | None) -> Reals:
@@ -265,6 +268,7 @@ def _laid(store: Store, generation: int, begun: HalfBuilt, progress: Stages) -> 
         added = begun.rows + np.flatnonzero(live[begun.rows :])
         everything = np.concatenate([begun.order[kept], added])
         learned = carried(now, Profile.of(now.settings).projection, everything)
+        keep_count(store, now)
     laid = begun.laid(kept)
     store.compact(
         everything, index=learned | {UNFINISHED: laid.encoded()}, progress=partial(progress, "laying rows in order")

@@ -78,7 +78,7 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
         alone = [None if x is None else [x] for x in (keys, vectors, texts, payloads)]
         return Given(alone[0], [values], alone[1], alone[2], alone[3])
     for name, column in (("keys", keys), ("values", values), ("texts", texts), ("payloads", payloads)):
-        if column is not None and not _is_column(column):
+        if column is not None and not is_column(column):
             raise ShapeError(
                 f"expected {name} as a list with one entry per item, got {type(column).__name__}. For a single item "
                 "give its key as a text."
@@ -285,7 +285,7 @@ def _axes(x: Any) -> int:
     )
 
 
-def _is_column(x: Any) -> bool:
+def is_column(x: Any) -> bool:
     """Whether this has one entry per item, in an order; a set has no order."""
     if isinstance(x, (str, bytes, Mapping)) or (isinstance(x, Set) and not isinstance(x, KeysView)):
         return False

@@ -104,7 +104,7 @@ class Reader(Asker, Mapping[str, Value]):
             return False
         # Subtle: values may be vectors, which Mapping would compare number by number and not know what to make of.
         mine, others = dict(self.items()), dict(other.items())
-        return mine.keys() == others.keys() and all(np.array_equal(mine[key], others[key]) for key in mine)
+        return mine.keys() == others.keys() and all(_same(mine[key], others[key]) for key in mine)
 
     def item(self, key: str) -> Item:
         """Everything about the item with this key or `#<number>`: value, payload, key vector, embedded text."""
@@ -224,9 +224,27 @@ class _Items(ItemsView[str, Value]):
     def __iter__(self) -> Iterator[tuple[str, Value]]:
         return self._mapping._pairs()
 
+    def __contains__(self, item: object) -> bool:
+        if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[0], str):
+            return False
+        missing = object()
+        held = self._mapping.get(item[0], missing)
+        return held is not missing and _same(held, item[1])
+
 
 class _Values(ValuesView[Value]):
     _mapping: Reader
 
     def __iter__(self) -> Iterator[Value]:
         return self._mapping._each_value()
+
+    def __contains__(self, value: object) -> bool:
+        return any(_same(one, value) for one in self)
+
+
+def _same(held: Value, given: Any) -> bool:
+    """Whether two values are equal: vectors in shape and in each number, others as Python compares them."""
+    try:
+        return np.array_equal(held, given) if isinstance(held, np.ndarray) or np.ndim(given) else bool(held == given)
+    except (TypeError, ValueError, RuntimeError):  # it cannot be an array, so it is no vector
+        return False

@@ -10,6 +10,7 @@ from dataclasses import replace
 from softkv.asking.embedding import AnyEmbedder
 from softkv.asking.profile import Profile
 from softkv.database.carrying import LearnedNotCarried
+from softkv.database.guarding import rebased
 from softkv.embedders import DEFAULT, Identity, find
 from softkv.errors import EmbedderNeeded, InputError
 from softkv.logs import hint
@@ -38,9 +39,9 @@ def reembed(store: Store, embedder: AnyEmbedder, progress: Progress | None) -> i
         if kept.projection is not None:
             _say_what_is_forgotten(store)
     is_text = store.layout is not None and store.layout.kind.embedded
-    rebuild = store.rebuild(
-        key_width=found.width, value_width=found.width if is_text else None, settings=wanted.settings()
-    )
+    with store.snapshot() as now:  # in which nothing changes until all is done, also when that was interrupted
+        settings = rebased(wanted.settings(), now)
+    rebuild = store.rebuild(key_width=found.width, value_width=found.width if is_text else None, settings=settings)
     while items := rebuild.waiting(BATCH):
         vectors = found.documents([item.text or "" for item in items])
         values = found.documents([str(item.value) for item in items]) if is_text else None

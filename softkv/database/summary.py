@@ -21,7 +21,7 @@ from softkv.errors import IndexDamaged
 from softkv.index.dividing import doubled
 from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.portrait import as_table, counted
-from softkv.storage.layout import GENERATION_NAME, Layout, generation_name
+from softkv.storage.layout import GENERATION_NAME, Layout
 from softkv.storage.protocol.opening import is_backup
 
 LOOSE = 0.02  # an index should be built again once this share of the items is in no list
@@ -121,7 +121,7 @@ def summary(view: View, path: str, unfinished: str | None = None) -> Info:
         items=len(snapshot),
         dead_rows=snapshot.rows - len(snapshot),
         freed_by_compact=0 if unfinished or not layout else (snapshot.rows - len(snapshot)) * _row_bytes(layout),
-        held_by_readers=0 if unfinished else _held(path, generation_name(snapshot.generation)),
+        held_by_readers=0 if unfinished else _held(path, snapshot.generation),
         commit=snapshot.commit,
         value_kind=None if view.kind is None else view.kind.value,
         key_width=layout.key_width if layout else None,
@@ -267,10 +267,10 @@ def _row_bytes(layout: Layout) -> int:
     return sum(shape.row_bytes for shape in layout.arenas)
 
 
-def _held(path: str, here: str) -> int:
-    """The bytes of earlier generations that are still on the disk."""
-    left = (name for name in os.listdir(path) if GENERATION_NAME.match(name) and name != here)
-    return sum(size_of(os.path.join(path, one)) for one in left)
+def _held(path: str, here: int) -> int:
+    """The bytes of generations before this one that are still on the disk."""
+    found = filter(None, map(GENERATION_NAME.match, os.listdir(path)))
+    return sum(size_of(os.path.join(path, one[0])) for one in found if int(one[1]) < here)
 
 
 def size_of(path: str) -> int:

@@ -36,7 +36,7 @@ def _codes(labels: tuple[str, ...], given: Any) -> npt.NDArray[np.int64]:
     found = np.array([known.get(one, -1) for one in names], np.int64)
     if len(found) and (found < 0).all():
         raise InputError(
-            f"no item has any of the labels that were expected, such as {names[0]!r}; those of the store are like "
+            f"no item has any of the labels that were expected, such as {str(names[0])!r}; those of the store are like "
             f"{labels[0]!r}. Give targets that are labels of the store."
         )
     return found

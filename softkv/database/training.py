@@ -30,6 +30,7 @@ from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
+from softkv.maths.inputs import is_whole
 from softkv.maths.metric import Metric
 from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.progress import Stages
@@ -197,6 +198,11 @@ def _by_rule(view: View, compatibilities: Sequence[str], hold_out: float) -> Tun
     (block,) = view.snapshot.blocks(view.snapshot.rows)
     live = view.snapshot.live & ~held_out(view, hold_out)
     items = int(live.sum())
+    if not items:
+        raise InputError(
+            f"expected items that take part, but all {len(view.snapshot):,} of {view.snapshot.path} are held out "
+            f"(hold_out={hold_out:g}). Add more, or tune with hold_out=0, which leaves none for `guard`."
+        )
     value, wanted = _rule(block.vectors, live, compatibility), min(10.0, items / 4)
     floor = lowest_log_mass(block.vectors, live, compatibility, value)
     curve = Curve(compatibility, None, (value,), (wanted,), (math.nan if floor is None else floor,))
@@ -208,10 +214,16 @@ def _rule(keys: Matrix, live: Flags, compatibility: str) -> float:
     return typical_temperature(keys, live, compatibility) or compatibility_of(compatibility).lukewarm
 
 
-def remember_temperature(store: Store, tuned: Tuned, hold_out: float, last: int) -> None:
-    """Store a temperature, with the share of items that took no part in choosing it, and the last number they had."""
+def remember_temperature(store: Store, view: View, tuned: Tuned, hold_out: float) -> None:
+    """Store a temperature, with the share of items that took no part in choosing it, and the last number they had.
+
+    Refused if other vectors have taken the place of those in the view; that rows have moved is no matter.
+    """
     profile, full = Profile.of(store.settings), tuned.full
-    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out, last)
+    with store.snapshot() as now:
+        if now.generation != view.snapshot.generation and profile.embedder != view.profile.embedder:
+            raise StoreError(f"the items of {store.path} were embedded anew while it was tuned. Tune it again.")
+    temperature = Temperature(full.best[1], "tuned", tuned.items, tuned.floor, hold_out, last_number(view))
     store.configure(replace(profile, temperature=temperature, compatibility=full.compatibility).settings())
 
 
@@ -219,7 +231,7 @@ def checked_ways(view: View, given: Any) -> list[str]:
     """The ways to compare that are to be tried."""
     if given is None:
         return [view.profile.compatibility or "dot"]
-    names = [given] if isinstance(given, str) else list(given)
+    names = _listed(given)
     for name in names:
         if not isinstance(name, str) or name not in COMPATIBILITIES:
             raise InputError(
@@ -232,11 +244,19 @@ def checked_ways(view: View, given: Any) -> list[str]:
 
 def checked_ks(given: Any) -> list[int]:
     """The numbers of best rows that are to be tried."""
-    numbers = [] if given is None else [given] if isinstance(given, int) else list(given)
+    numbers = [] if given is None else _listed(given)
     for k in numbers:
-        if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= 4096:
+        if not is_whole(k) or not 1 <= k <= 4096:
             raise InputError(f"expected numbers of best items from 1 to 4,096 to try, got {k!r}.")
-    return sorted(set(numbers))
+    return sorted(set(map(int, numbers)))
+
+
+def _listed(given: Any) -> list[Any]:
+    """What was given, one or several, as a list."""
+    try:
+        return [given] if isinstance(given, str) else list(given)
+    except TypeError:
+        return [given]
 
 
 def _learned_from(view: View, hold_out: float, *, least: float) -> Rows:
@@ -296,7 +316,7 @@ def _asking(view: View, queries: Any, targets: Any) -> Examples | None:
             "targets."
         )
     if view.labels is not None and (wanted < 0).any():
-        unknown = list(targets)[int(np.flatnonzero(wanted < 0)[0])]
+        unknown = str(list(targets)[int(np.flatnonzero(wanted < 0)[0])])
         raise InputError(f"no item has the label {unknown!r}, which a query should get. Leave such queries out.")
     return Examples(vectors, wanted.astype(np.int32) if view.labels is not None else wanted.reshape(len(wanted), -1))
 
@@ -305,9 +325,9 @@ def _checked_rank(view: View, rank: int | None) -> int:
     width = view.layout.key_width
     if rank is None:
         return min(width, LARGEST_RANK)
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= width:
+    if not is_whole(rank) or not 1 <= rank <= width:
         raise InputError(f"expected a rank from 1 to {width}, the width of the keys, got {rank!r}.")
-    return rank
+    return int(rank)
 
 
 def _checked_planes(view: View, planes: bool | None, directions: bool) -> bool | None:

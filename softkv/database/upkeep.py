@@ -18,8 +18,8 @@ from softkv.asking.scan import require_items
 from softkv.asking.view import View
 from softkv.database import training
 from softkv.database.begun import NAME as UNFINISHED
-from softkv.database.guarding import calibrated, rebased, remembered
-from softkv.database.held_out import HOLD_OUT, checked_hold_out, last_number
+from softkv.database.guarding import calibrated, keep_count, remembered
+from softkv.database.held_out import HOLD_OUT, checked_hold_out
 from softkv.database.indexing import Wanted, build, forecast_of
 from softkv.database.proposing import build_proposer, forecast_of_proposer
 from softkv.database.reader import Reader
@@ -79,9 +79,7 @@ class Upkeep(Reader):
             order, index = (np.flatnonzero(view.snapshot.live), None) if relaid is None else relaid
             kept = {} if index is None else {NAME: still_checked(view, index).encoded()}
             kept |= carried(view.snapshot, view.profile.projection, order)
-            if "guard" in self._store.settings:
-                # Before the rows move: after an interruption too many changes are counted, and never too few.
-                self._store.configure(rebased(self._store.settings, view))
+            keep_count(self._store, view.snapshot)
             self._unpin()
             del view
             self._store.compact(None if relaid is None else order, index=kept)
@@ -185,10 +183,8 @@ class Upkeep(Reader):
             require_items(view.snapshot)
             ways = training.checked_ways(view, compatibility)
         tuned = training.tune(view, compatibilities=ways, ks=ks, hold_out=hold_out, seed=seed, told=progress)
-        last = last_number(view)
-        del view
         with self._changing, self._lock:
-            training.remember_temperature(self._store, tuned, hold_out, last)
+            training.remember_temperature(self._store, view, tuned, hold_out)
         return tuned
 
     def fit(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from softkv.errors import InputError, KindError, NotFinite, ShapeError, ZeroVector
 from softkv.maths.compatibility import Compatibility
+from softkv.maths.inputs import is_whole
 
 
 class Memory(nn.Module):
@@ -54,7 +55,7 @@ class Memory(nn.Module):
             self.register_buffer("values", values, persistent=kept)
 
     def _make_room(self, keys: Tensor, values: Tensor, capacity: int) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+        if not is_whole(capacity) or capacity < 1:
             raise InputError(f"expected capacity to be a number of rows from 1 on, got {capacity!r}.")
         for name, x in (("keys", keys), ("values", values)):
             shape = list(x.shape)

@@ -27,6 +27,7 @@ from softkv.database import SoftKV
 from softkv.doors.held import Choices, InMemory, Items, OnDisk, require_kind
 from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
+from softkv.maths.inputs import is_whole
 from softkv.ndarrays import AnyArray, Flags
 
 try:
@@ -328,7 +329,7 @@ def _temperature(given: Any) -> float | None:
 def _count(given: Any) -> int | None:
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+    if not is_whole(given) or given < 1:
         raise InputError(f"expected k to be None or a number of samples from 1 on, got {given!r}.")
     return int(given)
 

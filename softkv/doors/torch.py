@@ -98,7 +98,7 @@ class SoftKVLayer(nn.Module):
         super().__init__()
         if isinstance(temperature, bool) or not isinstance(temperature, REAL) or not 0 < temperature < math.inf:
             raise InputError(f"expected temperature to be a number above 0, got {temperature!r}.")
-        if k is not None and (isinstance(k, bool) or not isinstance(k, int) or k < 1):
+        if k is not None and (isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1):
             raise InputError(f"expected k to be None or a number of rows from 1 on, got {k!r}.")
         if heads is not None and (labels is not None or compatibility_of(compatibility).rewrite is None):
             raise NotExpressible("heads blend vectors, compared by dot or scaled_dot. Leave out heads, or labels.")

@@ -28,6 +28,7 @@ import numpy.typing as npt
 from softkv.embedders.fetching import fetch, library_for
 from softkv.embedders.static import CARD, FORMAT, SCALES, TOKENIZER, VECTORS, Static
 from softkv.errors import EmbedderError, KindError
+from softkv.maths.inputs import is_whole
 from softkv.ndarrays import AnyArray, Floats, Matrix
 from softkv.progress import Progress
 
@@ -66,7 +67,7 @@ def require_new(target: Path) -> None:
 
 def _check_width(width: int, tokens: int, given: int) -> None:
     most = min(tokens, given)
-    if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= most:
+    if not is_whole(width) or not 1 <= width <= most:
         raise KindError(
             f"expected a width from 1 to {most}, got {width!r}: the model gives {given} numbers for each of {tokens} "
             f"tokens."

@@ -10,7 +10,7 @@ Shapes: b queries, n rows, q query width, d key width, p value width, h heads; "
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -222,9 +222,14 @@ def _temperature(library: Library, given: Any, queries: Array, leading: tuple[in
     return temperature
 
 
+def is_whole(given: object) -> TypeGuard[int]:
+    """Whether this is a whole number, of Python or of NumPy; True and False are none."""
+    return isinstance(given, (int, np.integer)) and not isinstance(given, bool)
+
+
 def whole_number(name: str, given: Any, *, least: int) -> int:
     """A whole number of something, such as rows; messages call it by `name`."""
-    if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < least:
+    if not is_whole(given) or given < least:
         raise KindError(f"expected {name} to be a whole number of at least {least}, got {given!r}. Pass such a number.")
     return int(given)
 

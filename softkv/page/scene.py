@@ -22,6 +22,7 @@ from softkv.asking.question import LEARNED
 from softkv.asking.view import View
 from softkv.errors import InputError, NotExpressible
 from softkv.maths.heads import Heads
+from softkv.maths.inputs import is_whole
 from softkv.maths.principal import PrincipalPlane
 from softkv.ndarrays import AnyArray, Reals
 from softkv.plain import soft_lookup
@@ -94,7 +95,7 @@ def scene_of(view: View, name: str, asked: PageQueries, *, items: int, heads: He
 
 def _drawn(view: View, items: int) -> tuple[npt.NDArray[np.int64], int | None]:
     """The rows that a page shows, in the order of the store, and the seed that they were drawn with, if they were."""
-    if isinstance(items, bool) or not isinstance(items, int) or items < 1:
+    if not is_whole(items) or items < 1:
         raise InputError(f"expected items to be a whole number from 1 on, got {items!r}.")
     rows = view.sound_order
     if len(rows) <= items:

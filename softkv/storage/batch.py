@@ -176,7 +176,7 @@ def checked_name(given: object, what: str = "the name of an index file") -> str:
 
 def shown(text: str) -> str:
     """A text as it stands in a message: quoted, and cut short when it is long."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")
+    return repr(str(text) if len(text) <= 60 else text[:57] + "...")  # str: one of NumPy would be `np.str_('...')`
 
 
 def refuse_duplicates(keys: list[str], found: Rows) -> None:

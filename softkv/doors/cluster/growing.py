@@ -28,6 +28,7 @@ from softkv.doors.cluster.places import next_place, remove_unnamed
 from softkv.doors.cluster.shard import Shard
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.errors import InputError
+from softkv.maths.inputs import is_whole
 from softkv.progress import Stages, untold
 from softkv.storage import restore
 from softkv.storage.protocol.opening import directory_of
@@ -88,8 +89,9 @@ def grow(
     wishes: dict[str, Any] = dict.fromkeys(("value", "compatibility", "temperature", "embedder"))
     with joined(directory, "w", **wishes, force=force, wait=wait) as db:
         count = len(db._store.shards)
-        if isinstance(shards, bool) or not isinstance(shards, int) or not count <= shards <= MOST:
+        if not is_whole(shards) or not count <= shards <= MOST:
             raise InputError(f"expected from {count} shards, which {directory} has, to {MOST}, got {shards!r}.")
+        shards = int(shards)  # one of NumPy could not be in a manifest
         remove_unnamed(directory, parents)
         if shards > count:
             _forget_held_out(db)
@@ -139,7 +141,7 @@ def _divide(db: Cluster, shards: int, parent: str, force: bool, told: Stages) ->
             placed[number] = Placed(part._view().snapshot.store, name)
             rows += part._view().snapshot.rows
         if "guard" in settings:
-            settings = rebased(settings, db._over(whole), rows)
+            settings = rebased(settings, whole, rows)
         then = replace(manifest, epoch=manifest.epoch + 1, shards=tuple(placed), buckets=buckets, settings=settings)
         then.write(store.path)
         store.move_to(then, opened)

@@ -9,8 +9,8 @@ Does not move items from shard to shard.
 import os
 import shlex
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, cast
@@ -46,6 +46,7 @@ from softkv.errors import (
     StoreLocked,
     StoreNotFound,
 )
+from softkv.maths.inputs import is_whole
 from softkv.progress import Progress
 from softkv.storage import Backup, Item, Store
 from softkv.storage.catalog.batches import Stamp
@@ -75,12 +76,12 @@ def create(
     ...     db.nearest("a boy searching for gold").texts[0].text
     'The Alchemist'
     """
-    if isinstance(shards, bool) or not isinstance(shards, int) or not 1 <= shards <= MOST:
+    if not is_whole(shards) or not 1 <= shards <= MOST:
         raise InputError(f"expected from 1 to {MOST} shards, got {shards!r}.")
     wanted = Profile().wishing(value=value, compatibility=compatibility, temperature=temperature, items=0)
     make(
         path,
-        shards,
+        int(shards),
         lambda _number, place: Store.open(place, "c", force=force).close(),
         lambda identity, placed: Manifest.first(identity, placed, wanted.settings()),
         disks=disks,
@@ -255,14 +256,41 @@ class Cluster(SoftKV):
         if kind == "lists":
             steps = rehearsed_temperatures(view, options.get("temperatures"))
             options["temperatures"] = float(steps[0]), float(steps[-1])
-        for shard in self._to_index():
-            shard.upkeep("build_index", kind, **options)
+        with self._keeping_count():
+            for shard in self._to_index():
+                shard.upkeep("build_index", kind, **options)
         if kind == "lists":
             whole, queries = cast(WholeView, self._asked_view()), options.get("queries")
             steps = rehearsed_temperatures(whole, options["temperatures"])
             if queries is not None or not whole.is_rehearsed(steps):
                 self._keep(rehearsed_together(whole, steps, queries, options.get("progress")))
         return self.info()
+
+    @contextmanager
+    def _keeping_count(self) -> Iterator[None]:
+        """Within the block rows of shards may move; the guard remembers how many items had changed before.
+
+        As in a store, an interruption leaves too many changes counted. Items that are replaced meanwhile, in a shard
+        whose rows have not moved yet, are not counted: nothing tells of them afterwards.
+        """
+        if "guard" not in self._store.settings:
+            yield
+            return
+        with self._changing:
+            whole = self._view().snapshot
+            kept = rebased(self._store.settings, whole)["guard"]
+            self._store.configure({**self._store.settings, "guard": kept})
+            before = [(one.generation, one.rows, len(one)) for one in whole.snapshots]
+            del whole  # it would keep the files of the old generations
+        try:
+            yield
+        finally:
+            with self._changing:
+                if self._store.settings.get("guard") == kept:  # else it was made anew, or dropped
+                    now = [one.generation for one in self._view().snapshot.snapshots]
+                    left = [items if now[n] != was else rows for n, (was, rows, items) in enumerate(before)]
+                    base = [sum(left), *kept["base"][1:]]
+                    self._store.configure({**self._store.settings, "guard": {**kept, "base": base}})
 
     def _keep(self, rehearsed: bytes | None) -> None:
         """Store the calibration by all lists together, if there is one, in the first shard that has rows."""
@@ -289,9 +317,7 @@ class Cluster(SoftKV):
 
     def compact(self) -> None:
         """Leave deleted and replaced items of all shards behind, one shard after the other."""
-        with self._changing:
-            if "guard" in self._store.settings:
-                self._store.configure(rebased(self._store.settings, self._view()))
+        with self._changing, self._keeping_count():
             file = self._view().rehearsed  # it stays readable
             for shard in self._store.shards:
                 shard.upkeep("compact")
