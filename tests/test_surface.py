@@ -316,6 +316,16 @@ def test_a_snapshot_stays_as_it_is(numbers: SoftKV) -> None:
         then.lookup(QUERIES[0])
 
 
+def test_a_snapshot_of_an_empty_store_stays_empty(opening: Opening, tmp_path: Path) -> None:
+    """Its length, kind, items and figures do not follow the store."""
+    softkv.open(tmp_path / "s").close()
+    db = opening(tmp_path / "s")
+    with db.snapshot() as then:
+        db.add("late", 1.0, vectors=QUERIES[0])
+        assert (len(then), then.value_kind, list(then), then.info().items) == (0, None, [], 0)
+        assert (len(db), db.value_kind) == (1, "number")
+
+
 def test_an_iteration_runs_over_the_commit_that_it_started_on(opening: Opening, tmp_path: Path) -> None:
     """What is added, replaced and deleted meanwhile changes nothing of it."""
     filled(tmp_path / "s", "number", COUNT).close()

@@ -41,7 +41,7 @@ def _told(call: Call, served: Served, view: StoreView | None = None) -> dict[str
     """One line of the list of stores; `read_only` also if the token may only read."""
     reads = call.request.scope.get("softkv.role") == "reader"
     with suppress(OutOfReach):  # requests to the cluster itself get this error
-        view = view or served.now()
+        view = served.now() if view is None else view  # an empty store is falsy
     return {
         "name": served.name,
         "items": None if view is None else len(view),
