@@ -450,6 +450,15 @@ def test_hints_reach_who_gave_rise_to_them(opening: Opening, tmp_path: Path) -> 
         db.export(tmp_path / "items.csv")
 
 
+def test_hints_reach_code_without_a_module(opening: Opening, tmp_path: Path) -> None:
+    """Code that `exec` runs need not have a name, and is told after its items were written."""
+    softkv.open(tmp_path / "texts").close()
+    db = opening(tmp_path / "texts")
+    with pytest.warns(LooksLikeLabels, match="value='label'"):
+        exec('db.add([f"word {n}" for n in range(12)], ["yes", "no"] * 6)', {"db": db})
+    assert len(db) == 12
+
+
 def test_a_handle_that_is_closed_says_so(numbers: SoftKV) -> None:
     """It says so whatever it is asked."""
     numbers.close()
