@@ -36,6 +36,7 @@ _TOLD: dict[str, Any] = {  # the type of the answer, by path
     "snapshots": {"snapshot": str, "commit": int},
     "items": Added,
     "items/delete": {"deleted": int},
+    "items/clear": {"deleted": int},
     "items/pop": {"key": str, "value": Any},
 }
 

@@ -62,6 +62,12 @@ class PopForm(RequestForm):
     batch: str | None = None
 
 
+class ClearForm(RequestForm):
+    """The name of the batch in which all items are deleted."""
+
+    batch: str | None = None
+
+
 class SelectForm(RequestForm):
     """A page of the items that match a filter, in their order; of these, those whose key or text contains `find`."""
 
@@ -255,6 +261,10 @@ def _deleted(call: Call) -> dict[str, int]:
     return {"deleted": call.served.handle.delete(**call.options())}
 
 
+def _cleared(call: Call) -> dict[str, int]:
+    return {"deleted": call.served.handle._cleared(call.form.batch)}
+
+
 def _changing(
     method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, *but: str, **fields: Any
 ) -> Endpoint:
@@ -280,6 +290,7 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/columns", _columns, ColumnsForm, _Page),
     Endpoint("GET", "/v1/{store}/export", _export, media=BINARY, query=_FORMAT, crew="exports"),
     Endpoint("POST", "/v1/{store}/items/delete", _deleted, _DELETION, dict[str, int], writes=True),
+    Endpoint("POST", "/v1/{store}/items/clear", _cleared, ClearForm, dict[str, int], writes=True),
     Endpoint("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page, writes=True),
     _changing(
         "POST", "/v1/{store}/items", SoftKV.add, Added, *_OF_FRAMES, keys=_KEYS, on_conflict=_CONFLICT, values=_ANY
