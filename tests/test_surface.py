@@ -223,7 +223,7 @@ def test_columns_are_the_same_arrays(both: tuple[SoftKV, SoftKV]) -> None:
     assert len(found) == COUNT
     for ours, theirs in zip(found.blocks(300), expected.blocks(300), strict=True):
         assert all(map(same, ours, theirs))
-    for start, stop in ((1090, 2000), (0, 0), (7, 7), (5, 3), (COUNT, COUNT + 5), (5000, 6000), (-3, COUNT), (1090, -4)):
+    for start, stop in ((1090, 2000), (0, 0), (7, 7), (5, 3), (COUNT, 6000), (5000, 6000), (-3, COUNT), (1090, -4)):
         assert all(map(same, found.block(start, stop), expected.block(start, stop)))
         assert [one.name for one in found.items(start, stop)] == [one.name for one in expected.items(start, stop)]
 
