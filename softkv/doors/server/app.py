@@ -24,7 +24,9 @@ from softkv.doors.server.leases import SECONDS
 from softkv.doors.server.problems import Refused, reply_to
 from softkv.doors.server.served import Served, Stores
 from softkv.errors import OutOfReach, ServerError
+from softkv.logs import log_of
 
+LOG = log_of(__name__)
 SWEEP = 5.0  # seconds between looks for snapshots that nobody uses any more
 
 
@@ -100,7 +102,10 @@ async def _swept(app: FastAPI) -> AsyncIterator[None]:
     async def sweep() -> None:
         while True:
             await asyncio.sleep(SWEEP)
-            await asyncio.to_thread(lambda: [one.leases.sweep() for one in app.state.stores])
+            try:
+                await asyncio.to_thread(lambda: [one.leases.sweep() for one in app.state.stores])
+            except Exception as error:  # such as no thread; the next time may be better
+                LOG.warning("unused snapshots could not be closed: %s", error, exc_info=True)
 
     task = asyncio.create_task(sweep())
     try:
