@@ -207,6 +207,34 @@ def test_nothing_of_a_store_is_left_when_another_is_chosen(browser: Any, tmp_pat
         assert not any("alpha" in seen.page.inner_text(place) for place in ("#map", "#weights", "#attention", "#items"))
 
 
+@pytest.mark.parametrize("other", ["points", "nothing"])
+def test_a_question_that_is_answered_late_stays_with_its_store(
+    browser: Any, rents: Path, tmp_path: Path, other: str
+) -> None:
+    """A typed question and the answer of a store do nothing once another store is shown, or an empty one."""
+    filled(tmp_path / "points", "label", 30).close()
+    softkv.open(tmp_path / "nothing").close()
+    held: list[Any] = []
+    for method in ("scene", "lookup"):
+        with guarded(rents, tmp_path / other) as running, looking(browser, running) as seen:
+            assert answered(seen)
+            seen.page.route(f"**/v1/rents/{method}", lambda one: held.append(one))
+            seen.page.fill("#text", "a cheap room")
+            seen.page.keyboard.press("Enter")
+            assert eventually(lambda: seen.page.evaluate("1") and held)  # handlers run while something is asked
+            seen.page.select_option("#store", other)
+            assert says(seen, "#about", "values are labels" if other == "points" else "This store is empty")
+            with seen.page.expect_response(f"**/v1/rents/{method}"):
+                held.pop().continue_()
+            seen.settled()
+            if other == "points":
+                assert answered(seen)
+                assert "cheap" not in seen.page.text_content("#asked")
+            assert eventually(lambda: "cheap" not in seen.page.evaluate("location.hash"))
+            assert seen.page.text_content("#problem") == ""
+            assert all("422" in one for one in seen.told)  # an empty store has no scene
+
+
 def test_a_value_that_the_form_has_not_shown_is_neither_replaced_nor_deleted(browser: Any, rents: Path) -> None:
     """Somebody changes it while somebody else types: it is shown first, also where the page has taken it up since."""
     first, *_ = RENTS

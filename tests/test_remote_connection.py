@@ -445,6 +445,57 @@ def test_an_add_that_does_not_fit_a_request_is_refused_whole(relayed: tuple[Rela
     assert len(db) == 40
 
 
+def test_a_store_is_cleared_whatever_its_keys_take(tmp_path: Path) -> None:
+    """Keys that fit no request are deleted in one commit, also where its answer is lost."""
+    with softkv.open(tmp_path / "s", value="number") as db:
+        db.add([f"{number:060000}" for number in range(300)], np.ones(300), vectors=np.ones((300, 2)))
+    with (
+        listening(tmp_path / "s") as url,
+        closing(Relay(int(url.rpartition(":")[2]))) as relay,
+        softkv.open(f"http://127.0.0.1:{relay.port}/s") as db,
+    ):
+        before = db.info().commit
+        relay.losing = 1
+        db.clear()
+        assert (relay.lost, len(db), db.info().commit - before) == (1, 0, 1)
+        db.clear()
+        assert db.check().ok
+
+
+def test_many_keys_are_read_in_several_requests(tmp_path: Path) -> None:
+    """Values are found and missed by keys that fit no request together."""
+    keys = [f"{number:060000}" for number in range(300)]
+    with softkv.open(tmp_path / "s", value="number") as db:
+        db.add(keys[:-1], np.arange(299.0), vectors=np.ones((299, 2)))
+    with listening(tmp_path / "s") as url, softkv.open(f"{url}/s") as db:
+        assert db.get_many([keys[-1], *keys], -1) == [-1, *range(299), -1]
+        with db.snapshot() as then:
+            db.clear()
+            assert then.get_many(keys, -1) == [*range(299), -1]
+
+
+def test_values_of_several_pages_are_of_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are while another client gives all items another value, again and again."""
+    monkeypatch.setattr("softkv.doors.server.items.PAGE", 60)  # bytes, for two numbers or three
+    keys, ended = [f"k{number}" for number in range(12)], threading.Event()
+    with softkv.open(tmp_path / "s", value="number") as db:
+        db.add(keys, np.zeros(12), vectors=np.ones((12, 2)))
+    with listening(tmp_path / "s") as url, softkv.open(f"{url}/s") as db, softkv.open(f"{url}/s") as other:
+
+        def write() -> None:
+            while not ended.is_set():
+                other.set_values(keys, [other["k0"] + 1] * 12)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        try:
+            for _ in range(20):
+                assert len(set(db.get_many(keys))) == 1
+        finally:
+            ended.set()
+            writing.join()
+
+
 def test_records_of_a_file_are_sent_in_portions(relayed: tuple[Relay, SoftKV], tmp_path: Path) -> None:
     """Each of them once, also when answers are lost, and when the file is given again under its name."""
     relay, db = relayed

@@ -269,11 +269,25 @@ def test_an_answer_that_would_be_too_large_is_refused_before_it_is_computed(tmp_
     with softkv.open(tmp_path / "wide") as db:
         db.add(vectors=vectors_of(3000, 2), values=np.zeros((3000, 512), np.float32))
     with serving(tmp_path / "wide") as client:
-        for path, told in (("lookup", {"queries": [[1.0, 2.0]] * 6000}), ("self_attention", {"show": 3000})):
+        for path, told, advice in (
+            ("lookup", {"queries": [[1.0, 2.0]] * 6000}, "with fewer queries at once, or with a smaller show."),
+            ("self_attention", {"show": 3000}, "with a smaller show."),
+        ):
             status, name, words = refused(client, f"/v1/wide/{path}", told)
             assert (status, name) == (422, "InputError")
             assert "at most 64 MiB" in words
+            assert words.endswith(f". Ask {advice}")
         assert ask(client, "/v1/wide/lookup", {"query": [1.0, 2.0]})["scored"] == 3000
+
+
+def test_a_scene_that_is_too_large_says_what_makes_it_smaller(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Items and queries do; it has no `show`."""
+    monkeypatch.setattr("softkv.doors.server.endpoints.LARGEST_REPLY", 4000)
+    with serving(path) as client:
+        status, name, words = refused(client, "/v1/fruit/scene", {})
+        assert (status, name) == (422, "InputError")
+        assert words.endswith(". Ask for fewer items, or with fewer queries at once.")
+        assert len(ask(client, "/v1/fruit/scene", {"items": 5})["numbers"]) == 5
 
 
 def test_a_snapshot_is_read_as_it_was(path: Path) -> None:

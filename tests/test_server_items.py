@@ -104,7 +104,15 @@ def test_whole_items_are_read_by_key(path: Path) -> None:
 def test_items_are_selected_page_by_page(path: Path, where: dict[str, Any] | None) -> None:
     """They keep their order, however long the pages are; with a start and a stop as `select` has them."""
     with serving(path) as client, softkv.open(path, "r") as db:
-        for start, stop, limit in ((0, None, 1000), (0, None, 7), (3, 12, 4), (5, 5, 1000), (100, None, 10)):
+        for start, stop, limit in (
+            (0, None, 99),
+            (0, None, 7),
+            (3, 12, 4),
+            (5, 5, 9),
+            (5, 3, 9),
+            (100, None, 9),
+            (100, 7, 9),
+        ):
             wanted = {"where": where, "start": start, "stop": stop, "limit": limit}
             expected = list(db.select(where, start=start, stop=stop))
             plain = walked(client, SELECT, dict(wanted))
@@ -198,6 +206,9 @@ def test_columns_come_block_by_block(path: Path) -> None:
         found = walked(client, COLUMNS, {"whole": True, "rows": 9}, packed=True)
         assert all(map(alike, found, columns.items(0, 100)))
         assert len(found) == 39
+        for start in (39, 100):
+            for whole in (False, True):
+                assert ask(client, COLUMNS, {"start": start, "whole": whole})["next"] is None
 
 
 def test_columns_bring_what_was_learned(tmp_path: Path) -> None:

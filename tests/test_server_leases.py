@@ -9,6 +9,7 @@ from softkv.doors.server.leases import MOST, SECONDS, Leases
 from softkv.errors import Busy, HandleClosed, SnapshotExpired
 
 from .databases import filled
+from .servers import eventually
 from .serving import ask, refused, serving
 
 
@@ -99,6 +100,26 @@ def test_a_token_holds_so_many_and_no_more(db: SoftKV) -> None:
     db.close()
 
 
+def test_a_snapshot_that_cannot_be_closed_is_in_the_way_of_nobody(
+    db: SoftKV, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others are closed and taken, and the log names it."""
+    clock = Clock()
+    for finish in (Leases.sweep, Leases.close, lambda leases: leases.take("other")):
+        leases = Leases(db.snapshot, clock)
+        stuck, free = (leases.take("mine").view for _ in range(2))
+        monkeypatch.setattr(stuck, "close", lambda: 1 // 0)
+        clock.now += SECONDS
+        finish(leases)
+        with pytest.raises(HandleClosed):
+            list(free.select())
+        assert f"a snapshot of commit {db.info().commit} could not be closed: integer division" in caplog.messages.pop()
+        monkeypatch.undo()
+        stuck.close()
+        leases.close()
+    db.close()
+
+
 def test_a_snapshot_is_of_no_use_to_another_token(db: SoftKV) -> None:
     """It is not read and not closed; the words are those for one that is not there."""
     leases = Leases(db.snapshot, Clock())
@@ -128,13 +149,18 @@ def test_snapshots_over_http_are_taken_read_and_given_back(tmp_path: Path) -> No
         assert client.delete("/v1/fruit/snapshots/made-up").json()["error"] == "SnapshotExpired"
 
 
-def test_snapshots_that_nobody_uses_are_closed_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are while the application runs, without a request."""
+def test_snapshots_that_nobody_uses_are_closed_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are while the application runs, without a request, and also after that has failed once."""
     filled(tmp_path / "fruit", "number").close()
     monkeypatch.setattr("softkv.doors.server.app.SWEEP", 0.01)
     with serving(tmp_path / "fruit") as client:
         leases = next(iter(client.app.state.stores)).leases  # type: ignore[attr-defined]
         lease = leases.take("mine")
+        with monkeypatch.context() as failing:
+            failing.setattr(leases, "sweep", lambda: 1 // 0)
+            assert eventually(lambda: "unused snapshots could not be closed: integer division" in caplog.text)
         lease.ends = 0.0
         for _ in range(10_000):
             if not leases:

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from softkv.doors.server.app import ENDPOINTS
 from softkv.doors.server.endpoints import Endpoint
 
-from .databases import filled
+from .databases import filled, values_of, vectors_of
 from .serving import serving
 
 QUERY = [1.0, 0.0, 0.0, 0.0, 0.0]
@@ -27,6 +27,15 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     filled(path, "label").close()
     with serving(path) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def items(client: TestClient) -> None:
+    """Its items, also after a test that has deleted all of them."""
+    app: Any = client.app
+    db = app.state.stores["fruit"].handle
+    if not db:
+        db.add([f"item {number}" for number in range(40)], values_of("label", 40), vectors=vectors_of(40))
 
 
 @pytest.fixture(scope="module")

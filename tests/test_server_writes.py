@@ -19,10 +19,11 @@ from softkv.doors.server.app import ENDPOINTS, make_app
 from softkv.doors.server.served import Stores
 from softkv.storage import Added
 
+from .clusters import clustered
 from .databases import KINDS, filled, values_of, vectors_of
 from .serving import PACKED, ask, refused, serving
 
-ITEMS, DELETE = "/v1/fruit/items", "/v1/fruit/items/delete"
+ITEMS, DELETE, CLEAR = "/v1/fruit/items", "/v1/fruit/items/delete", "/v1/fruit/items/clear"
 BATCH = {"keys": ["x", "y"], "values": [1.0, 2.0], "vectors": vectors_of(2).tolist(), "batch": "monday"}
 
 
@@ -109,6 +110,24 @@ def test_a_batch_that_is_sent_again_is_written_once(path: Path) -> None:
         assert patch(client, document) == changed
         assert ask(client, DELETE, {"keys": ["x"], "batch": "c"}) == deleted
         assert dict(handle(client)) == before[1]
+
+
+@pytest.mark.parametrize("kind", ["store", "cluster"])
+def test_all_items_are_deleted_in_one_commit(tmp_path: Path, kind: str) -> None:
+    """Items without keys too; sent again under its name, it deletes nothing that was added since."""
+    (filled if kind == "store" else clustered)(tmp_path / "fruit", "number").close()
+    with serving(tmp_path / "fruit") as client:
+        db = handle(client)
+        db.add(values=[1.0], vectors=vectors_of(1))
+        before = db.info().commit
+        assert ask(client, CLEAR, {"batch": "tuesday"}) == {"deleted": 41}
+        assert (list(db), db.info().commit - before) == ([], 1 if kind == "store" else 3)  # one of each shard
+        ask(client, ITEMS, BATCH)
+        assert ask(client, CLEAR, {"batch": "tuesday"}) == {"deleted": 41}
+        assert sorted(db) == ["x", "y"]
+        assert refused(client, DELETE, {"keys": ["x"], "batch": "tuesday"})[:2] == (409, "BatchMismatch")
+        assert ask(client, CLEAR, {}) == {"deleted": 2}
+        assert ask(client, CLEAR, {}) == {"deleted": 0}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -251,6 +270,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", ITEMS, BATCH),
     ("PATCH", ITEMS, {"keys": ["item 1"], "values": [1.0]}),
     ("POST", DELETE, {"keys": ["item 1"]}),
+    ("POST", CLEAR, {}),
     ("POST", f"{ITEMS}/pop", {"key": "item 1"}),
     ("PUT", "/v1/fruit/temperature", {"temperature": 0.5}),
     ("DELETE", "/v1/fruit/index", None),
@@ -296,6 +316,8 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     (DELETE, {}, 422, "InputError"),
     (DELETE, {"where": {}}, 422, "InputError"),
     (DELETE, {"keys": ["item 1"], "where": {"n": 1}}, 422, "InputError"),
+    (CLEAR, {"where": {"n": 1}}, 422, "InputError"),
+    (CLEAR, {"batch": ""}, 422, "InputError"),
 ]
 
 

@@ -156,7 +156,7 @@ def test_a_store_reads_as_a_mapping(both: tuple[SoftKV, SoftKV]) -> None:
 def test_items_are_told_whole(both: tuple[SoftKV, SoftKV]) -> None:
     """They are found by key, by filter, and from one place to another, also beyond a page and counted from the end."""
     db, local = both
-    for start, stop in ((0, None), (3, 5), (-2, None), (0, -1098), (1099, 5000), (5, 5)):
+    for start, stop in ((0, None), (3, 5), (-2, None), (0, -1098), (1099, 5000), (5, 5), (5, 3), (5000, 9)):
         found, expected = (list(one.select(start=start, stop=stop)) for one in (db, local))
         assert [one.name for one in found] == [one.name for one in expected]
     told, whole = db.item("item 7"), local.item("item 7")
@@ -226,7 +226,9 @@ def test_columns_are_the_same_arrays(both: tuple[SoftKV, SoftKV]) -> None:
     assert len(found) == COUNT
     for ours, theirs in zip(found.blocks(300), expected.blocks(300), strict=True):
         assert all(map(same, ours, theirs))
-    assert [one.name for one in found.items(1090, 2000)] == [one.name for one in expected.items(1090, 2000)]
+    for start, stop in ((1090, 2000), (0, 0), (7, 7), (5, 3), (COUNT, 6000), (5000, 6000), (-3, COUNT), (1090, -4)):
+        assert all(map(same, found.block(start, stop), expected.block(start, stop)))
+        assert [one.name for one in found.items(start, stop)] == [one.name for one in expected.items(start, stop)]
 
 
 def test_what_a_dict_does_a_store_does(opening: Opening, tmp_path: Path) -> None:
@@ -317,6 +319,16 @@ def test_a_snapshot_stays_as_it_is(numbers: SoftKV) -> None:
         assert len(list(then.select())) == 40
     with pytest.raises(SoftKVError):
         then.lookup(QUERIES[0])
+
+
+def test_a_snapshot_of_an_empty_store_stays_empty(opening: Opening, tmp_path: Path) -> None:
+    """Its length, kind, items and figures do not follow the store."""
+    softkv.open(tmp_path / "s").close()
+    db = opening(tmp_path / "s")
+    with db.snapshot() as then:
+        db.add("late", 1.0, vectors=QUERIES[0])
+        assert (len(then), then.value_kind, list(then), then.info().items) == (0, None, [], 0)
+        assert (len(db), db.value_kind) == (1, "number")
 
 
 def test_an_iteration_runs_over_the_commit_that_it_started_on(opening: Opening, tmp_path: Path) -> None:
@@ -441,6 +453,15 @@ def test_hints_reach_who_gave_rise_to_them(opening: Opening, tmp_path: Path) -> 
     assert db.fit(rank=2).kept
     with pytest.warns(LearnedNotCarried, match="CSV holds items alone"):
         db.export(tmp_path / "items.csv")
+
+
+def test_hints_reach_code_without_a_module(opening: Opening, tmp_path: Path) -> None:
+    """Code that `exec` runs need not have a name, and is told after its items were written."""
+    softkv.open(tmp_path / "texts").close()
+    db = opening(tmp_path / "texts")
+    with pytest.warns(LooksLikeLabels, match="value='label'"):
+        exec('db.add([f"word {n}" for n in range(12)], ["yes", "no"] * 6)', {"db": db})
+    assert len(db) == 12
 
 
 def test_a_handle_that_is_closed_says_so(numbers: SoftKV) -> None:

@@ -237,8 +237,12 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
     def clear(self) -> None:
         """Delete all items, in one commit."""
+        self._cleared()
+
+    def _cleared(self, batch: str | None = None) -> int:
+        """Delete all items, once under this name; returns how many."""
         with self._changing:
-            self._delete(list(self))
+            return self._delete(list(self), stamp=stamp(batch, "clear"))
 
     def popitem(self) -> tuple[str, Value]:
         """Remove the item that was added last, as dict does; returns its key and value."""

@@ -36,6 +36,11 @@ def give(said: Any) -> None:
 def _outside() -> int:
     """The stack level of the code that called the library."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals["__name__"].partition(".")[0] == __name__.partition(".")[0]:
+    # Code that `exec` runs may have no __name__.
+    while frame.f_back is not None and _package(frame.f_globals.get("__name__")) == _package(__name__):
         frame, level = frame.f_back, level + 1
     return level
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]

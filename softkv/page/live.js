@@ -102,17 +102,20 @@ async function load(name, heads = headsOf(name)) {
 /* The heads with which stores are shown, and a change of them for the present store. */
 const headsOf = (name) => (scenes[0] && scenes[0].name === name ? scenes[0].heads : null);
 async function bring(heads) {
-  const { text } = now.asked;
-  await load(scenes[0].name, heads);
+  const [{ name }, { text }] = [scenes[0], now.asked];
+  await load(name, heads);
+  if (!scenes[0] || scenes[0].name !== name) return undefined; // another store was chosen meanwhile
   return text === null ? go({}) : type(text);
 }
 /* Ask with a text: the server embeds it, and the page continues with the vector. */
 async function type(text) {
-  const there = scenes[0].queries.findIndex((one) => one.text === text);
+  const { queries, heads } = scenes[0];
+  const there = queries.findIndex((one) => one.text === text);
   if (there >= 0) return go({ query: `q${there}`, look: null });
-  const [query] = (await inStore('POST', 'scene', { items: 1, queries: [text], heads: scenes[0].heads })).told.queries;
-  scenes[0].queries.push(hydrated(scenes[0], query));
-  return go({ query: `q${scenes[0].queries.length - 1}`, look: null });
+  const [query] = (await inStore('POST', 'scene', { items: 1, queries: [text], heads })).told.queries;
+  if (!scenes[0] || scenes[0].queries !== queries) return undefined; // of another store or heads; a reload keeps them
+  queries.push(hydrated(scenes[0], query));
+  return go({ query: `q${queries.length - 1}`, look: null });
 }
 
 function askingNow(scene = scenes[state.scene]) {
@@ -136,16 +139,16 @@ function showOwn() {
   else if (!own.ways) of.calm = setTimeout(() => of === own && askOwn(asking, 'compare'), 300);
 }
 async function askOwn(asking = askingNow(), method = 'lookup') {
-  const there = own;
-  if (there.busy[method] || (method === 'lookup' && there.asked === asking)) return;
+  const [there, [scene]] = [own, scenes];
+  if (!scene || there.busy[method] || (method === 'lookup' && there.asked === asking)) return;
   there.busy[method] = true;
   await tried(async () => {
     const [key, wanted, k, hard] = JSON.parse(asking);
     // The page has projected vectors where a metric was learned, so the original vector of the key is requested.
-    if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true })).told.items[0].vector;
-    const { heads } = scenes[0];
+    if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true }, scene)).told.items[0].vector;
+    const { heads } = scene;
     Object.assign(wanted, method === 'compare' ? { k } : { heads, ...(hard && { k: 1, show: 1 }) });
-    const { told } = await inStore('POST', method, wanted);
+    const { told } = await inStore('POST', method, wanted, scene);
     if (method === 'lookup') Object.assign(there, { asked: asking, answer: told, ways: heads && {} });
     else if (there.asked === asking) there.ways = told;
   });

@@ -122,7 +122,7 @@ const look = (change) => go(void Object.assign(shown, change));
 let [waiting, resting] = [false, 0];
 function go(change) {
   state = { ...state, ...change };
-  if (live && now) askOwn(); // so that the store looks it up while the page draws
+  if (live && now && scenes.length) askOwn(); // so that the store looks it up while the page draws
   if (!waiting) requestAnimationFrame(() => show((waiting = false)));
   waiting = true;
   clearTimeout(resting);

@@ -68,7 +68,7 @@ class RemoteColumns(StoreColumns):
 
     def block(self, start: int, stop: int) -> tuple[Matrix, AnyArray]:
         """Key vectors and values, as those of `blocks`, of the items from one place to another."""
-        pages = list(self._pages(_BLOCK, start, stop))
+        pages = list(self._pages(_BLOCK, start, stop)) or [self._fetch({"start": len(self), "rows": 0}, _BLOCK)]
         with self._connection.believing():
             vectors, values = (np.concatenate([page[name] for page in pages]) for name in ("vectors", "values"))
         self._connection.require(vectors.shape == (len(values), self.key_width))
@@ -79,7 +79,7 @@ class RemoteColumns(StoreColumns):
         return [one for page in self._pages(_ITEMS, start, stop, whole=True) for one in page["items"]]
 
     def _pages(self, told: Any, start: int, stop: int, **wanted: Any) -> Iterator[Any]:
-        stop = min(stop, len(self))
+        start, stop, _ = slice(start, stop).indices(len(self))
         return self._connection.pages(
             start, lambda place: self._fetch({"start": place, "rows": stop - place, **wanted}, told), stop
         )

@@ -250,8 +250,8 @@ def _body(document: Any) -> bytes | None:
         raise NotRemote(f"{error}. A server takes texts, numbers, lists and arrays of numbers.") from error
     if len(body) > LONGEST_BODY:
         raise InputError(
-            f"expected at most {LONGEST_BODY:,} bytes in one request, got {len(body):,}. Nothing was sent: what is "
-            "added in one call is added wholly or not at all. Give fewer at a time, or a file to `load`."
+            f"expected at most {LONGEST_BODY:,} bytes in one request, got {len(body):,}. Nothing was sent: what "
+            "one call asks or changes is done wholly or not at all. Give fewer at a time; `load` divides what it adds."
         )
     return body
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate, islice, takewhile
 from types import NoneType
 from typing import Any, Literal, NoReturn
 
@@ -30,12 +31,14 @@ from softkv.storage import Added, Item
 from softkv.storage.batch import checked_key
 from softkv.storage.closing import Closing
 
+ROOM, OF_CHARACTER = 8 << 20, 6  # bytes of the keys of a request, about; and of a character in JSON, at most
 _TOLD: dict[str, Any] = {  # the type of the answer, by path
     "brief": {"items": int, "value_kind": Literal["number", "vector", "label", "text", None]},
     "info": Info,
     "snapshots": {"snapshot": str, "commit": int},
     "items": Added,
     "items/delete": {"deleted": int},
+    "items/clear": {"deleted": int},
     "items/pop": {"key": str, "value": Any},
 }
 
@@ -86,17 +89,21 @@ class RemoteReader(Reader):
         return self._got({"keys": [key]})[0][0]
 
     def _got(self, wanted: dict[str, Any]) -> tuple[list[Any], list[bool]]:
-        """The value or item of each of some keys, and whether it is missing; long answers come in several pages."""
+        """The value or item of each of some keys, and whether it is missing; all of one commit, page by page."""
         for key in wanted["keys"]:
             if not isinstance(key, str):
                 checked_key(key)
         whole, keys, found, missing = "whole" in wanted, wanted["keys"], list[Any](), list[bool]()
         what = {"items": list[Item | None]} if whole else {"values": list[Any] | AnyArray}
+        reader: RemoteReader = self
         while len(found) < len(keys):
-            asked = wanted | {"keys": keys[len(found) :]}
-            page = self._ask("POST", "items/get", asked, {**what, "missing": list[bool]})
+            asked = _fitting(keys, len(found))
+            page = reader._ask("POST", "items/get", wanted | {"keys": asked}, {**what, "missing": list[bool]})
             some = page["items" if whole else "values"]
-            self._connection.require(0 < len(some) == len(page["missing"]) <= len(keys) - len(found))
+            self._connection.require(0 < len(some) == len(page["missing"]) <= len(asked))
+            if len(found) + len(some) < len(keys) and reader is not (frozen := reader._frozen()):
+                reader = frozen  # the first page is asked for again: there may have been a commit since
+                continue
             found.extend(some)
             missing.extend(page["missing"])
         return found, missing
@@ -198,6 +205,12 @@ class RemoteReader(Reader):
         self._connection.require(isinstance(scene.get("numbers"), list))
         write({"scenes": [scene]}, path, store=None, force=force)
         return len(scene["numbers"])
+
+
+def _fitting(keys: list[Any], start: int) -> list[Any]:
+    """The keys from one on that fit into a request, one at least."""
+    sizes = accumulate(OF_CHARACTER * len(key) + 4 for key in islice(keys, start, None))
+    return keys[start : start + max(1, sum(1 for _ in takewhile(ROOM.__ge__, sizes)))]
 
 
 class RemoteView(Closing, RemoteReader):

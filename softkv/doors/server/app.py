@@ -24,7 +24,9 @@ from softkv.doors.server.leases import SECONDS
 from softkv.doors.server.problems import Refused, reply_to
 from softkv.doors.server.served import Served, Stores
 from softkv.errors import OutOfReach, ServerError
+from softkv.logs import log_of
 
+LOG = log_of(__name__)
 SWEEP = 5.0  # seconds between looks for snapshots that nobody uses any more
 
 
@@ -41,7 +43,7 @@ def _told(call: Call, served: Served, view: StoreView | None = None) -> dict[str
     """One line of the list of stores; `read_only` also if the token may only read."""
     reads = call.request.scope.get("softkv.role") == "reader"
     with suppress(OutOfReach):  # requests to the cluster itself get this error
-        view = view or served.now()
+        view = served.now() if view is None else view  # an empty store is falsy
     return {
         "name": served.name,
         "items": None if view is None else len(view),
@@ -100,7 +102,10 @@ async def _swept(app: FastAPI) -> AsyncIterator[None]:
     async def sweep() -> None:
         while True:
             await asyncio.sleep(SWEEP)
-            await asyncio.to_thread(lambda: [one.leases.sweep() for one in app.state.stores])
+            try:
+                await asyncio.to_thread(lambda: [one.leases.sweep() for one in app.state.stores])
+            except Exception as error:  # such as no thread; the next time may be better
+                LOG.warning("unused snapshots could not be closed: %s", error, exc_info=True)
 
     task = asyncio.create_task(sweep())
     try:

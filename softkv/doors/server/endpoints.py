@@ -37,6 +37,7 @@ from softkv.logs import keeping_hints, log_of
 LOG = log_of(__name__)
 JSON = "application/json"
 LARGEST_REPLY = 64 << 20
+SMALLER = {"items": "for fewer items", "queries": "with fewer queries at once", "show": "with a smaller show"}
 ON_LOOP = 1 << 16  # bytes of a body that is read on the event loop; larger ones keep others waiting
 ALONE = ("0", "1")  # of the header Softkv-Alone
 SECONDS, LONGEST = 30.0, 600.0  # the deadline of a request: by default, and at most
@@ -120,7 +121,7 @@ class Call:
         """The response with this result."""
         if isinstance(found, Response):
             return found
-        body, media = written(found, packs=self.packs)
+        body, media = written(found, packs=self.packs, form=self.endpoint.form)
         headers = {} if self.commit is None else {"softkv-commit": str(self.commit)}
         return Response(body, self.endpoint.status, headers, media)
 
@@ -216,14 +217,14 @@ class Endpoint:
         return Response(body, status, headers)
 
 
-def written(found: Any, *, packs: bool) -> tuple[bytes, str]:
-    """A body with this result, and its media type."""
+def written(found: Any, *, packs: bool, form: type[RequestForm] | None = None) -> tuple[bytes, str]:
+    """A body with this result, which was asked by a form, and its media type."""
     if packs:
         body, media = wire.packed(found), wire.MEDIA_TYPE
     else:
         body, media = _in_json(plain(found)), JSON
     if len(body) > LARGEST_REPLY:
-        raise too_large(len(body))
+        raise too_large(len(body), form)
     return body, media
 
 
@@ -242,11 +243,12 @@ def plain(found: Any) -> Any:
     return asdict(found) if is_dataclass(found) and not isinstance(found, type) else found
 
 
-def too_large(size: float) -> InputError:
-    """The refusal of an answer of so many bytes."""
+def too_large(size: float, form: type[RequestForm] | None) -> InputError:
+    """The refusal of an answer of so many bytes, with what the form has to make it smaller."""
+    found = [advice for name, advice in SMALLER.items() if form is not None and name in form.model_fields]
     return InputError(
-        f"expected an answer of at most {LARGEST_REPLY >> 20} MiB, got one of about {size / (1 << 20):,.0f}. Ask with "
-        f"fewer queries at once, or with a smaller show."
+        f"expected an answer of at most {LARGEST_REPLY >> 20} MiB, got one of about {size / (1 << 20):,.0f}. "
+        f"Ask {', or '.join(found) or 'for less'}."
     )
 
 

@@ -62,6 +62,12 @@ class PopForm(RequestForm):
     batch: str | None = None
 
 
+class ClearForm(RequestForm):
+    """The name of the batch in which all items are deleted."""
+
+    batch: str | None = None
+
+
 class SelectForm(RequestForm):
     """A page of the items that match a filter, in their order; of these, those whose key or text contains `find`."""
 
@@ -89,7 +95,7 @@ def _got(call: Call) -> dict[str, Any]:
     missing = [one is MISSING for one in found]
     found = [form.default if one is MISSING else one for one in found]
     told = {"items": [_told(call, one) for one in found]} if form.whole else {"values": _stacked(found)}
-    return told | {"missing": missing, "next": None if stop == len(form.keys) else stop}
+    return told | {"missing": missing, "next": _next(stop, len(form.keys))}
 
 
 def _read(view: StoreView, form: GetForm, keys: list[str]) -> list[Any]:
@@ -136,7 +142,7 @@ def _selected(call: Call) -> dict[str, Any]:
         items, stop = _page(
             call, lambda start, stop: list(view.select(form.where, start=start, stop=stop)), form.start, end
         )
-    return {"items": [_told(call, one) for one in items], "next": None if stop == form.stop else stop}
+    return {"items": [_told(call, one) for one in items], "next": _next(stop, form.stop)}
 
 
 def _columns(call: Call) -> dict[str, Any]:
@@ -146,11 +152,11 @@ def _columns(call: Call) -> dict[str, Any]:
         columns = view.columns()
         if call.form.whole:
             items, stop = _page(call, columns.items, start, min(start + rows, len(columns)))
-            return {"items": [_told(call, one) for one in items], "next": None if stop == len(columns) else stop}
+            return {"items": [_told(call, one) for one in items], "next": _next(stop, len(columns))}
         room = PAGE // ((columns.key_width + columns.value_width) * (8 if call.packs else NUMBER))
         vectors, values = columns.block(start, start + min(rows, max(1, room)))
         stop = start + len(vectors)
-        found = {"vectors": vectors, "values": values, "next": stop if stop < len(columns) else None}
+        found = {"vectors": vectors, "values": values, "next": _next(stop, len(columns))}
         return found | (_facts(call, columns) if start == 0 else {})
 
 
@@ -165,7 +171,7 @@ def _facts(call: Call, columns: StoreColumns) -> dict[str, Any]:
 
 
 def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end: int) -> tuple[list[Any], int | None]:
-    """The items between two places, or as many as fit; and where the page ends, None if nothing follows."""
+    """The items between two places, or as many as fit; and where the page ends, None if no item is left."""
     found: list[Any] = []
     place, room, portion, default = start, PAGE, FEW, getattr(call.form, "default", None)
     find, limit = getattr(call.form, "find", None), getattr(call.form, "limit", end)
@@ -182,7 +188,12 @@ def _page(call: Call, read: Callable[[int, int], Sequence[Any]], start: int, end
         if len(some) < min(portion, end - place):
             return found, None
         place, portion = place + len(some), min(2 * portion, MANY)
-    return found, max(start, end)
+    return found, end
+
+
+def _next(place: int | None, last: int | None) -> int | None:
+    """Where the page after one that ended at `place` begins; None if there is none before `last`."""
+    return None if place is None or (last is not None and place >= last) else place
 
 
 def _weight(one: Any, *, whole: bool) -> int:
@@ -250,6 +261,10 @@ def _deleted(call: Call) -> dict[str, int]:
     return {"deleted": call.served.handle.delete(**call.options())}
 
 
+def _cleared(call: Call) -> dict[str, int]:
+    return {"deleted": call.served.handle._cleared(call.form.batch)}
+
+
 def _changing(
     method: str, path: str, change: Callable[..., Any], reply: Any = NoneType, *but: str, **fields: Any
 ) -> Endpoint:
@@ -275,6 +290,7 @@ ENDPOINTS = (
     Endpoint("POST", "/v1/{store}/columns", _columns, ColumnsForm, _Page),
     Endpoint("GET", "/v1/{store}/export", _export, media=BINARY, query=_FORMAT, crew="exports"),
     Endpoint("POST", "/v1/{store}/items/delete", _deleted, _DELETION, dict[str, int], writes=True),
+    Endpoint("POST", "/v1/{store}/items/clear", _cleared, ClearForm, dict[str, int], writes=True),
     Endpoint("POST", "/v1/{store}/items/pop", _popped, PopForm, _Page, writes=True),
     _changing(
         "POST", "/v1/{store}/items", SoftKV.add, Added, *_OF_FRAMES, keys=_KEYS, on_conflict=_CONFLICT, values=_ANY

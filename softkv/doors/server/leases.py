@@ -1,6 +1,7 @@
 """Snapshots that clients hold on a server: each for a minute, renewed whenever it is used.
 
-Times are of a monotonic clock. A snapshot that ends while it is in use is closed afterwards.
+Times are of a monotonic clock. A snapshot that ends while it is in use is closed afterwards. If one that nobody uses
+cannot be closed, that is only logged: whoever asks meanwhile has nothing to do with it.
 
 Does not know how clients are told apart: a token is any name of one.
 """
@@ -8,13 +9,15 @@ Does not know how clients are told apart: a token is any name of one.
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from softkv.database.handle import StoreView
-from softkv.errors import Busy, SnapshotExpired
+from softkv.errors import Busy, SnapshotExpired, SoftKVError
+from softkv.logs import log_of
 
+LOG = log_of(__name__)
 SECONDS = 60.0
 MOST = 16  # of one token
 
@@ -82,16 +85,14 @@ class Leases:
             over = [one for one in self._held.values() if not one.users and one.ends <= self._clock()]
             for one in over:
                 del self._held[one.name]
-        for one in over:
-            one.view.close()
+        _close(over)
 
     def close(self) -> None:
         """Close all of them; those in use when they no longer are."""
         with self._lock:
             free = [one for one in self._held.values() if not one.users]
             self._held.clear()
-        for one in free:
-            one.view.close()
+        _close(free)
 
     def _found(self, name: str, token: str) -> Lease:
         lease = self._held.get(name)
@@ -101,3 +102,13 @@ class Leases:
                 "over a restart. Take a new one."
             )
         return lease
+
+
+def _close(leases: Iterable[Lease]) -> None:
+    """Close all of these snapshots, also where one cannot be."""
+    for one in leases:
+        try:
+            one.view.close()
+        except Exception as error:
+            exc_info = not isinstance(error, SoftKVError)
+            LOG.warning("a snapshot of commit %d could not be closed: %s", one.view.commit, error, exc_info=exc_info)

@@ -185,7 +185,7 @@ def _require_room(call: Call, reader: Asker, count: int, options: Mapping[str, A
     numbers = count * (wide + shown * (3 + len(heads))) + described * (0 if kind.narrow or kind.embedded else width)
     size = numbers * (PACKED if call.packs else OF_NUMBER) + described * OF_ROW
     if size > LARGEST_REPLY:
-        raise too_large(size)
+        raise too_large(size, call.endpoint.form)
 
 
 _OPTIONAL = {"query": (QUERY | None, None), "queries": (QUERIES | None, None)}
