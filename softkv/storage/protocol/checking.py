@@ -176,12 +176,14 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         report.findings.append(f"{generation_name(head.generation)} is no directory, and nothing in it is read")
         return
     found.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
-    granule = _granule(report, catalog, standing)
-    for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-        _survey_arena(found, catalog, directory, ArenaIdentity(head.store, standing.generation, shape), granule, tail)
-    _survey_items(found, catalog, standing)
-    if standing.layout.kind.coded:
-        _survey_labels(found, catalog)
+    try:
+        _survey_items(found, catalog, standing)  # first: which items there are is known from their table alone
+        _survey_arenas(found, catalog, directory, head, standing)
+        if standing.layout.kind.coded:
+            _survey_labels(found, catalog)
+    except SoftKVError:
+        found.good[:] = False  # rows that were not compared may be damaged
+        raise
     report.items = int(found.good.sum())
     if report.ok:  # the sums mean nothing where rows are missing
         _survey_sums(found, catalog, standing)
@@ -196,9 +198,7 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
     with closing(Survey(report, standing=standing)) as begun:
         begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
-        granule = _granule(report, catalog, standing)
-        for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-            _survey_arena(begun, catalog, directory, ArenaIdentity(head.store, number, shape), granule, tail)
+        _survey_arenas(begun, catalog, directory, head, standing)
 
 
 def _believable_rows(report: Report, catalog: Catalog, directory: str, standing: Standing) -> int:
@@ -275,6 +275,12 @@ def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head
                 found.verify()
         except IndexDamaged as error:
             report.notes.append(f"index file {name!r}: {error}")
+
+
+def _survey_arenas(found: Survey, catalog: Catalog, directory: str, head: Head, standing: Standing) -> None:
+    granule = _granule(found.report, catalog, standing)
+    for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
+        _survey_arena(found, catalog, directory, ArenaIdentity(head.store, standing.generation, shape), granule, tail)
 
 
 def _survey_arena(
