@@ -229,9 +229,10 @@ def _survey_beside(report: Report, catalog: Catalog) -> None:
     if catalog.connection.user_version() < 3:
         return
     for table in ("granules", "batches"):
-        odd = _odd_rows(catalog, table)
-        if odd:
-            report.findings.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
+        with _going_on(report):
+            odd = _odd_rows(catalog, table)
+            if odd:
+                report.findings.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
     _survey_derived(report, catalog.connection)
     secret(catalog.connection)
 
@@ -253,6 +254,8 @@ def _odd_rows(catalog: Catalog, table: str) -> list[Any]:
     query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {_STRIDE}"
     while rows := catalog.connection.rows(query, (last,)):
         odd += [content[0] for _, *content, found in rows if seal(*content) != found]
+        if rows[-1][0] <= last:
+            raise StoreDamaged(f"{catalog.connection.path}: the table of {table} leads back to earlier rows.")
         last = rows[-1][0]
     return odd
 
