@@ -1,13 +1,14 @@
 """Repair saves every row that can be believed, and never touches the old store."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
-from softkv.storage import Store, repair
+from softkv.errors import BackupRefused, InputError, StoreDamaged, StoreExists, StoreNotFound
+from softkv.storage import Store, check, repair
 from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
 from tests import tiny
@@ -154,6 +155,29 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         repair(path, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
     assert lasting(path) == before
+
+
+def test_nothing_is_written_into_the_old_store(tmp_path: Path) -> None:
+    """A target in its directory is refused, also where a link leads there."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    (tmp_path / "link").symlink_to(path)
+    before = lasting(path)
+    for target in (path / "new", tmp_path / "link" / "new"):
+        with pytest.raises(BackupRefused, match="lies in it"):
+            repair(path, target)
+    assert lasting(path) == before
+
+
+@pytest.mark.parametrize("given", ["", "a\0b"])
+def test_what_is_no_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """An empty text, as from an unset variable, is not the working directory."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    monkeypatch.chdir(path)
+    for ask in (lambda: check(given), lambda: repair(given, tmp_path / "new"), lambda: repair(path, given)):
+        with pytest.raises(InputError):
+            ask()
+    assert repair(os.fsencode(path), os.fsencode(tmp_path / "new")).saved == 3
+    assert check(os.fsencode(tmp_path / "new")).ok
 
 
 def test_a_store_whose_state_is_gone_cannot_be_repaired(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def check(path: AnyPath, *, at_least: int | None = None) -> Report:
     """
     if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
         raise InputError(f"expected at_least as the number of a commit, got {at_least!r}")
-    found = survey(os.path.abspath(os.fspath(path)))
+    found = survey(opening.directory_of(path))
     found.close()
     if at_least is not None and found.report.commit < at_least:
         found.report.findings.append(
