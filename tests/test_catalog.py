@@ -10,9 +10,11 @@ import pytest
 
 from softkv.errors import FormatTooNew, SoftKVError, StoreDamaged, WriterFenced
 from softkv.storage import Store, check
+from softkv.storage.catalog import catalog, patience
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.tables import item_seal, seal
+from tests import tiny
 from tests.stores import bytes_of, closed_fruit, copied, forge, sql, vectors, without_constraints
 
 
@@ -238,3 +240,15 @@ def test_a_checksum_tells_types_and_borders_apart() -> None:
     assert len({seal(*variant) for variant in variants}) == len(variants)
     items = [(1, 2, 3, b"k", 0), (1, 2, 3, None, 0), (1, 2, 3, b"", 0), (1, 2, 3, b"k", 1), (12, 3, 0, b"k", 0)]
     assert len({item_seal(*item) for item in items}) == len(items)
+
+
+def test_many_checksums_are_written_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch and a compaction with more of them than SQLite takes in one parameter, of at most 64 KiB here."""
+    tiny.shrink(monkeypatch)
+    monkeypatch.setattr(patience, "LONGEST_FIELD", 1 << 16)
+    monkeypatch.setattr(catalog, "_MOST_WINDOWS", 1 << 10)
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(4_000, 16), np.arange(4_000.0))
+        store.delete("#1")
+        store.compact()
+        assert store.check().ok

@@ -9,6 +9,7 @@ import pytest
 
 from softkv.errors import NotAStore, StoreDamaged, StoreNotFound
 from softkv.storage import Report, Store, check
+from softkv.storage.catalog.batches import Stamp
 from softkv.storage.catalog.tables import seal
 from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
@@ -241,6 +242,26 @@ def test_a_page_that_leads_to_other_rows_is_a_finding(tmp_path: Path) -> None:
     assert any("10050" in finding for finding in check(path).findings)
     with Store.open(path, "r") as store, pytest.raises(StoreDamaged):
         store.matching({"n": {"$gte": 10_000}})
+
+
+def test_a_table_that_leads_back_to_earlier_rows_is_a_finding(tmp_path: Path) -> None:
+    """One byte, the number of the last of three batches, is that of none before: the check ends, and says so."""
+    path = tmp_path / "s.softkv"
+    with Store.open(path, "c") as store:
+        for number in range(3):
+            store.append(vectors(1), [1.0], keys=[str(number)], stamp=Stamp(f"batch {number}", b"digest"))
+        store.put_derived("lists", b"part")
+    ((root,),) = sql(path, "SELECT rootpage FROM sqlite_master WHERE name = 'batches'")
+    sql(path, "UPDATE derived SET content = x'00'")
+    content = bytearray((path / CATALOG).read_bytes())
+    page = (root - 1) * 4096
+    place = page + int.from_bytes(content[page + 12 : page + 14], "big")  # of the last row: its length, its number
+    assert content[place + 1] == 3
+    content[place + 1] = 0
+    (path / CATALOG).write_bytes(content)
+    report = found(path)
+    assert "the table of batches leads back to earlier rows" in str(report)
+    assert "1 derived parts are damaged" in str(report)
 
 
 def test_a_check_looks_at_one_commit_while_a_writer_works(tmp_path: Path) -> None:

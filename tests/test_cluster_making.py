@@ -341,6 +341,8 @@ def test_the_good_items_of_all_shards_are_saved(tmp_path: Path) -> None:
         gone = {name for name in everything if home(name)[0] == 1}
     damaged_shard(tmp_path / "c")
     (tmp_path / "c" / "shard-001").rename(tmp_path / "away")
+    with pytest.raises(BackupRefused, match="lies in it"):
+        repair(tmp_path / "c", tmp_path / "c" / "new")
     done = repair(tmp_path / "c", tmp_path / "new")
     assert not done.report.ok
     assert "all items of shard-001" in done.missing

@@ -264,6 +264,18 @@ def test_large_filters_are_answered(diverse: Store, where: dict[str, Any]) -> No
     assert diverse.matching(where)[:80].tolist() == [meets(payload, where) for payload in CARRIED[:80]]
 
 
+@pytest.mark.parametrize("place", ["members", "operand", "name"])
+def test_long_filters_are_answered(diverse: Store, place: str) -> None:
+    """Texts that are together longer than SQLite takes, which is 64 MiB."""
+    long = "y" * 7_000
+    where: dict[str, Any] = {
+        "members": {"a": {"$nin": ["x", *(f"{number} {long}" for number in range(9_900))]}},
+        "operand": {"a": {"$lt": long * 9_900}},
+        "name": {long * 9_900: {"$exists": False}},
+    }[place]
+    assert diverse.matching(where).tolist() == [meets(payload, where) for payload in CARRIED]
+
+
 @pytest.mark.parametrize("levels", [3, 14, 15, 16, 17, 40, 62])
 def test_deep_filters_are_answered(diverse: Store, levels: int) -> None:
     """More levels than SQLite's parser would follow, of $not, of $and and $or, on a field, and of objects."""

@@ -7,7 +7,7 @@ import pytest
 
 from softkv.errors import StoreDamaged
 from softkv.storage import Store
-from softkv.storage.catalog import listing
+from softkv.storage.catalog import listing, patience
 
 from .stores import sql
 
@@ -32,6 +32,16 @@ def test_the_order_is_read_part_by_part(tmp_path: Path, monkeypatch: pytest.Monk
                     assert one.last() == expected[-1]
                 assert list(fresh.keys()) == [fresh.items([row])[0].key for row in expected]
         assert store.check().ok
+
+
+def test_many_scattered_rows_are_read_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than SQLite takes in one parameter, where it takes at most 64 KiB."""
+    monkeypatch.setattr(patience, "LONGEST_FIELD", 1 << 16)
+    monkeypatch.setattr(listing, "_MOST_ROWS", 1 << 10)
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(np.ones((60_000, 1)), np.ones(60_000))
+        rows = np.arange(59_999, 0, -5)
+        assert store.names(rows) == [f"#{row + 1}" for row in rows]
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM items_1 WHERE row = 40", "UPDATE items_1 SET died = 1 WHERE row = 40"])

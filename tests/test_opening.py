@@ -1348,7 +1348,7 @@ def test_blanks_and_quotes_in_definitions_do_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="names there are UTF-8")
 def test_a_directory_need_not_have_a_name_in_utf8(tmp_path: Path) -> None:
-    """A store below one is written, read, checked, exported and moved, and `softkv path` says its bytes."""
+    """A store below one is written, read, checked, exported, moved and refused, and `softkv path` says its bytes."""
     folder = os.path.join(os.fsencode(tmp_path), b"caf\xe9")
     os.mkdir(folder)
     path = os.fsdecode(os.path.join(folder, b"st\xe9.softkv"))
@@ -1374,3 +1374,9 @@ def test_a_directory_need_not_have_a_name_in_utf8(tmp_path: Path) -> None:
     script = "from softkv_cli.main import main; main()"
     command = [sys.executable, "-c", script, "path", "--db", os.fsencode(path)]
     assert subprocess.run(command, capture_output=True, check=True).stdout == os.fsencode(path) + b"\n"
+    connection = sqlite3.connect(os.path.join(os.fsencode(path), b"catalog.sqlite"))
+    connection.execute("PRAGMA user_version=7")
+    connection.close()
+    for mode in ("r", "w"):
+        with pytest.raises(FormatTooNew, match="format 7"):
+            Store.open(path, mode)

@@ -766,7 +766,7 @@ def test_the_end_of_a_rebuild_during_a_check_is_not_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     """The check looks again when the files it was about to read are gone."""
-    looked, survey = list[str](), checking._survey_items
+    looked, survey = list[str](), checking._survey_sums
 
     with fruit(tmp_path / "s") as store:
         rebuild = begun(store)
@@ -778,7 +778,7 @@ def test_the_end_of_a_rebuild_during_a_check_is_not_damage(
             if len(looked) == 1:
                 rebuild.finish() if end == "finish" else store.abandon()
 
-        monkeypatch.setattr(checking, "_survey_items", meanwhile)
+        monkeypatch.setattr(checking, "_survey_sums", meanwhile)
         report = check(tmp_path / "s")
         assert report.ok
         # What was finished meanwhile was unfinished in the one commit that is looked at.

@@ -1,16 +1,18 @@
 """Repair saves every row that can be believed, and never touches the old store."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from softkv.errors import StoreDamaged, StoreExists, StoreNotFound
-from softkv.storage import Store, repair
+from softkv.errors import BackupRefused, InputError, StoreDamaged, StoreExists, StoreNotFound
+from softkv.storage import Store, check, repair
 from softkv.storage.disk.arena import HEADER
 from softkv.storage.layout import GRANULE, WINDOW
-from tests.stores import GENERATION, closed_fruit, contents, flip, forge, sql, vectors, wide
+from tests import tiny
+from tests.stores import CATALOG, GENERATION, closed_fruit, contents, flip, forge, sql, vectors, wide
 from tests.test_checking import lasting
 
 
@@ -155,6 +157,29 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert lasting(path) == before
 
 
+def test_nothing_is_written_into_the_old_store(tmp_path: Path) -> None:
+    """A target in its directory is refused, also where a link leads there."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    (tmp_path / "link").symlink_to(path)
+    before = lasting(path)
+    for target in (path / "new", tmp_path / "link" / "new"):
+        with pytest.raises(BackupRefused, match="lies in it"):
+            repair(path, target)
+    assert lasting(path) == before
+
+
+@pytest.mark.parametrize("given", ["", "a\0b"])
+def test_what_is_no_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    """An empty text, as from an unset variable, is not the working directory."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    monkeypatch.chdir(path)
+    for ask in (lambda: check(given), lambda: repair(given, tmp_path / "new"), lambda: repair(path, given)):
+        with pytest.raises(InputError):
+            ask()
+    assert repair(os.fsencode(path), os.fsencode(tmp_path / "new")).saved == 3
+    assert check(os.fsencode(tmp_path / "new")).ok
+
+
 def test_a_store_whose_state_is_gone_cannot_be_repaired(tmp_path: Path) -> None:
     """Without the row of the newest commit nobody knows what was committed: an error, and no new store."""
     path = closed_fruit(tmp_path / "old.softkv")
@@ -235,6 +260,79 @@ def test_many_that_are_lost_are_named_beside_records_that_are_damaged(
     unknown = {*range(0, 100, 9), *range(40, 44)}
     assert list(done.missing) == [i if i in unknown else f"key {i}" for i in range(100)]
     assert (done.saved, done.lost) == (0, 100)
+
+
+def blot(path: Path, role: bytes | None = None) -> None:
+    """Make a page of a closed store's checksums unreadable: one that holds only this arena's, or that to all others."""
+    ((root,),) = sql(path, "SELECT rootpage FROM sqlite_master WHERE name = 'windows'")
+    content = bytearray((path / CATALOG).read_bytes())
+    start = (root - 1) * 4096
+    if role is not None:
+        leaves = [
+            at for at in range(0, len(content), 4096) if content[at] == 10 and content.count(role, at, at + 4096) > 99
+        ]
+        others = {b"keys", b"values", b"norms"} - {role}
+        start = next(at for at in leaves if not any(other in content[at : at + 4096] for other in others))
+    content[start : start + 4096] = b"\xff" * 4096
+    (path / CATALOG).write_bytes(content)
+
+
+def many_windows(path: Path) -> Path:
+    """A closed store with some pages of checksums for every arena, each of 32 bytes; its first 100 items are dead."""
+    with Store.open(path, "c") as store:
+        store.append(np.arange(8000.0)[:, None], np.arange(8000.0), keys=[f"k{number}" for number in range(8000)])
+        store.delete([f"k{number}" for number in range(100)])
+    return path
+
+
+def test_unreadable_checksums_that_no_row_needs_cost_nothing(tmp_path: Path) -> None:
+    """The rows are fewer than one checksum covers, so it stands beside their number; the dead stay dead."""
+    with Store.open(tmp_path / "old", "c") as store:
+        store.append(vectors(20), np.arange(20.0), keys=[f"k{number}" for number in range(20)])
+        store.delete(["k3", "k4"])
+    blot(tmp_path / "old")
+    done = repair(tmp_path / "old", tmp_path / "new")
+    assert (done.saved, done.lost, done.report.ok) == (18, 0, False)
+    with Store.open(tmp_path / "new") as store:
+        assert list(store.keys()) == [f"k{number}" for number in range(20) if number not in (3, 4)]
+        assert store.check().ok
+
+
+def test_unreadable_checksums_of_norms_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms are derived; the dead stay dead."""
+    tiny.shrink(monkeypatch)
+    path = many_windows(tmp_path / "old")
+    blot(path, b"norms")
+    done = repair(path, tmp_path / "new")
+    assert (done.saved, done.lost, done.report.ok) == (7900, 0, False)
+    with Store.open(tmp_path / "new") as store:
+        assert list(store.keys()) == [f"k{number}" for number in range(100, 8000)]
+
+
+@pytest.mark.parametrize("role", [b"keys", b"values"])
+def test_unreadable_checksums_cost_the_rows_that_they_cover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: bytes
+) -> None:
+    """One page of them holds some hundred of the checksums: no row outside of these is lost, and the dead stay dead."""
+    tiny.shrink(monkeypatch)
+    path = many_windows(tmp_path / "old")
+    blot(path, role)
+    done = repair(path, tmp_path / "new")
+    lost = sorted(int(str(name)[1:]) for name in done.missing)
+    assert 0 < len(lost) == done.lost < 4000
+    assert lost == list(range(lost[0], lost[-1] + 1))
+    with Store.open(tmp_path / "new") as store:
+        assert list(store.keys()) == [f"k{number}" for number in range(100, 8000) if number not in lost]
+
+
+def test_nothing_is_saved_where_no_checksum_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the checksums nor how many bytes each covers: all items are missed, and none is guessed."""
+    tiny.shrink(monkeypatch)
+    path = many_windows(tmp_path / "old")
+    sql(path, "DELETE FROM granules")
+    blot(path)
+    done = repair(path, tmp_path / "new")
+    assert (done.saved, done.lost, len(done.missing)) == (0, 7900, 7900)
 
 
 VALUES = {

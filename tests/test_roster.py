@@ -8,6 +8,7 @@ import pytest
 import softkv
 from softkv.errors import StoreDamaged
 from softkv.storage import Store, check
+from softkv.storage.catalog import roster
 from softkv.storage.catalog.roster import NO_CONTENT, content_seal
 from tests.stores import CATALOG, contents, sql, vectors
 
@@ -52,6 +53,26 @@ def test_a_hundred_thousand_keys_at_once(tmp_path: Path) -> None:
         assert store.delete(keys[::2] + keys[1:60_000:2]) == 80_000
         assert list(store.keys()) == keys[60_001::2]
         assert store.check().ok
+
+
+def test_any_number_of_keys_may_be_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than Python may nest calls of what one statement takes, most of them of no item."""
+    monkeypatch.setattr(roster, "_MOST_KEYS", 1)
+    monkeypatch.setattr(roster, "_MOST_ROWS", 1)
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(2), [1.0, 2.0], keys=["a", "b"])
+        asked = ["b", *(f"none {number}" for number in range(2_000)), "a"]
+        assert store.found_values(asked) == {"b": 2.0, "a": 1.0}
+        assert [item.key for item in store.items([0, 1] * 1_000)] == ["a", "b"] * 1_000
+
+
+def test_keys_may_be_longer_together_than_a_parameter(tmp_path: Path) -> None:
+    """SQLite takes 64 MiB; these are 69, and one of them is of an item."""
+    asked = [f"{number} {'x' * 65_000}" for number in range(1_100)]
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(vectors(1), [1.0], keys=asked[-1:])
+        assert store.found_values(asked) == {asked[-1]: 1.0}
+        assert store.find_many(asked).tolist() == [-1] * 1_099 + [0]
 
 
 def test_items_without_a_key_are_found_by_their_number(tmp_path: Path) -> None:

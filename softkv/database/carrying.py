@@ -179,7 +179,7 @@ def repair(path: AnyPath, new: AnyPath, *, shard: bool = False) -> Repaired:
         try:
             if store.layout is None:
                 raise IndexDamaged(EMPTY)
-            learned = read_file(index(name), os.fspath(path), store.layout.key_width)
+            learned = read_file(index(name), os.fsdecode(path), store.layout.key_width)
             facts = learned.facts if shard else _counted(learned.facts, done)
             _settle(store, settings, replace(learned.without_numbers(), facts=facts))
         except IndexDamaged as error:

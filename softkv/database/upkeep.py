@@ -69,9 +69,10 @@ class Upkeep(Reader):
         self._rechecking.drop()
 
     def compact(self) -> None:
-        """Leave deleted and replaced items behind, and give their space back. Readers are not disturbed.
+        """Leave deleted and replaced items behind, and give their space back.
 
-        An index goes on: items that came after it was built are laid into their lists.
+        Other handles read on meanwhile; lookups of other threads through this one wait. An index goes on: items that
+        came after it was built are laid into their lists.
         """
         with self._changing:
             view = self._view()
@@ -98,9 +99,10 @@ class Upkeep(Reader):
     ) -> Info:
         """Build an index of all items, so that lookups read a few percent of them; returns what `info` says then.
 
-        Lookups and adds go on meanwhile. What is added later finds its list as it is added. Where there is an index
-        that the items have not outgrown, its lists are refined: those that have doubled are divided, those that have
-        emptied join others, all are rehearsed. Where nothing has changed since, it stays as it is.
+        Lookups and adds go on meanwhile, and wait only while rows are laid in their order. What is added later finds
+        its list as it is added. Where there is an index that the items have not outgrown, its lists are refined: those
+        that have doubled are divided, those that have emptied join others, all are rehearsed. Where nothing has changed
+        since, it stays as it is.
 
         Args:
             kind: "lists", or one that only proposes rows for the k best: "hnsw", "ivf", "pq", "rabitq" or a factory

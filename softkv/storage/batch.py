@@ -236,7 +236,18 @@ def _real(given: Any, what: str) -> AnyArray:
         raise KindError(f"{what}s cannot be read as an array ({error})") from error
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
         raise KindError(f"{what}s have dtype {array.dtype}; give real numbers (floats up to 64 bits, or integers)")
+    if isinstance(given, (list, tuple)) and array.ndim == 2 and _holds_booleans(given, array):
+        raise KindError(f"some {what}s hold booleans; give real numbers, 1.0 and 0.0 for instance")
     return array
+
+
+def _holds_booleans(given: Sequence[Any], array: AnyArray) -> bool:
+    """Whether a list of lists or arrays, of which NumPy has made this, holds booleans."""
+    perhaps = np.flatnonzero(((array == 0) | (array == 1)).any(axis=1))  # looking at each number takes twice as long
+    rows = [given[row] for row in perhaps.tolist()]
+    listed = (set(map(type, row)) for row in rows if isinstance(row, (list, tuple)))
+    arrays = (row.dtype.type for row in rows if isinstance(row, np.ndarray))
+    return not {bool, np.bool_}.isdisjoint(set(arrays).union(*listed))
 
 
 def _matrix(given: Any, what: str, width: int | None) -> Matrix:

@@ -3,7 +3,6 @@
 Never touches the old store, and never guesses: a row with one doubtful byte stays behind, and its item is named.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.roster import Roster, RosterEntry
 from softkv.storage.layout import AnyPath
 from softkv.storage.protocol import index_files, opening
+from softkv.storage.protocol.backup import require_apart
 from softkv.storage.protocol.checking import Report, Survey, survey
 from softkv.storage.protocol.index_files import IndexFile
 from softkv.storage.store import Store
@@ -53,10 +53,11 @@ def repair(path: AnyPath, new: AnyPath, *, carry: Carrying | None = None) -> Rep
     Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that
     finds an index file of the old store by its name, what is returned, and the new store.
     """
-    target = os.path.abspath(os.fspath(new))
+    source, target = opening.directory_of(path), opening.directory_of(new)
     if not opening.is_vacant(target):
         raise StoreExists(f"{target} is there already; repairing writes to a new place and overwrites nothing")
-    with closing(survey(os.path.abspath(os.fspath(path)))) as found:
+    require_apart(source, target)
+    with closing(survey(source)) as found:
         catalog, head = found.catalog, found.head
         if catalog is None or head is None or (head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")

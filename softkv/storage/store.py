@@ -160,7 +160,8 @@ class Store(Closing):
 
         Without a `kind`, first texts are labels, or texts when `value_vectors` gives their embeddings. A key that is
         there already is an error that names it, or is replaced, or left as it is ("ignore"). `settings` replaces the
-        settings of the store in the same commit, if there is one. A batch with a `stamp` is written once: `recorded`.
+        settings of the store in the same commit, if an item is added. A batch with a `stamp` is written once:
+        `recorded`.
         """
         writer = self._require_writer()
         require_known(on_conflict)
@@ -225,7 +226,7 @@ class Store(Closing):
         index: Mapping[str, FileContent] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Copy the live rows to a new generation, without the dead ones. Readers are not disturbed.
+        """Copy the live rows to a new generation, without the dead ones. Other handles read on; this one waits.
 
         With `order`, which names each live row once, they lie in this order in it, also when none is dead; the order
         of the items stays. `index` names files that describe it: they are there with it or not at all. `progress` is

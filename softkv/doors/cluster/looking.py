@@ -18,6 +18,7 @@ from softkv.doors.cluster.manifest import MOST, Manifest, Placed
 from softkv.doors.cluster.shard import LostShard, Shard
 from softkv.errors import SoftKVError
 from softkv.storage import Repaired, Report, Store
+from softkv.storage.protocol.backup import require_apart
 from softkv.storage.protocol.opening import directory_of
 from softkv.storage.store import AnyPath
 
@@ -98,6 +99,7 @@ def repair(path: AnyPath, new: AnyPath) -> Repaired:
     What was learned is carried over if it is in every shard.
     """
     source = directory_of(path)
+    require_apart(source, directory_of(new))
     report, damaged = check(source), Manifest.read(source)
     parts, settings, missing = dict[str, Repaired](), dict(damaged.settings), list[str | int]()
 

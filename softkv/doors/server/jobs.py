@@ -1,7 +1,7 @@
 """Long work on a store as jobs: start, watch and cancel them; results are kept for a while.
 
-Jobs that write run one after another, and so do those that only read; lookups and adds go on meanwhile. A job is
-cancelled when it next reports progress, so the store is then as after an error in the work.
+Jobs that write run one after another, and so do those that only read; lookups and adds go on meanwhile, except while
+rows are copied. A job is cancelled when it next reports progress, so the store is then as after an error in the work.
 
 Does not know of requests (app.py). Takes no paths or names of models from clients: both are options of the server.
 """

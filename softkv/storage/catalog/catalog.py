@@ -233,9 +233,9 @@ class Catalog:
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
         """Write the checksums of windows that became complete, or were rebuilt; windows are consecutive."""
-        if finished:
-            checksums = json.dumps([checksum for _, checksum in finished])
-            self.connection.run(_PUT_WINDOWS, (generation, role, finished[0][0], checksums))
+        for start in range(0, len(finished), _MOST_WINDOWS):
+            checksums = json.dumps([checksum for _, checksum in finished[start : start + _MOST_WINDOWS]])
+            self.connection.run(_PUT_WINDOWS, (generation, role, finished[start][0], checksums))
 
     def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
         """The checksums of the complete windows first .. last - 1."""
@@ -354,6 +354,7 @@ _HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM st
 _STANDING = "SELECT * FROM generations WHERE generation = ?"
 _OF_AN_ARENA = "generation = ? AND role = ? AND window >= ? AND window < ?"
 _WINDOWS = f"SELECT window, checksum FROM windows WHERE {_OF_AN_ARENA} ORDER BY window"
+_MOST_WINDOWS = 1 << 20  # in one statement; see patience.py
 _PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM json_each(?)"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = [f"FROM {table} WHERE generation = ? AND (? IS NULL OR name = ?)" for table in ("indexes", "derived")]

@@ -286,7 +286,7 @@ class Connection:
         """
         witness = None
         try:
-            witness = sqlite3.connect(f"file:{quote(os.path.abspath(self.path))}?mode=ro", uri=True)
+            witness = sqlite3.connect(f"file:{quote(os.fsencode(os.path.abspath(self.path)))}?mode=ro", uri=True)
             Patience(self.path).watch(witness)
             witness.execute("SELECT count(*) FROM sqlite_master").fetchall()
         except _DRIVER_ERRORS:

@@ -141,10 +141,16 @@ class Roster:
 
     def find_all(self, keys: Sequence[str], commit: int) -> list[RosterEntry | None]:
         """The item with each key as of a commit, or None."""
-        if len(keys) > _MOST_KEYS:
-            return self.find_all(keys[:_MOST_KEYS], commit) + self.find_all(keys[_MOST_KEYS:], commit)
+        portions = (keys[start : start + _MOST_KEYS] for start in range(0, len(keys), _MOST_KEYS))
+        return [entry for portion in portions for entry in self._find_portion(portion, commit)]
+
+    def _find_portion(self, keys: Sequence[str], commit: int) -> list[RosterEntry | None]:
+        named = json.dumps(keys, ensure_ascii=False)
+        if len(named) > _LONGEST_LIST and len(keys) > 1:
+            middle = len(keys) // 2
+            return self._find_portion(keys[:middle], commit) + self._find_portion(keys[middle:], commit)
         entries: list[RosterEntry | None] = [None] * len(keys)
-        asked = self._connection.rows(self._sql.keyed, (json.dumps(keys, ensure_ascii=False),))
+        asked = self._connection.rows(self._sql.keyed, (named,))
         for found, entry in zip(asked, self._entries([one[:-1] for one in asked]), strict=True):
             if found[4] <= commit:
                 entries[found[-1]] = entry
@@ -185,7 +191,8 @@ class Roster:
     def entries(self, rows: Rows) -> list[RosterEntry]:
         """The entries of these rows, in this order, dead or alive."""
         if len(rows) > _MOST_ROWS:
-            return self.entries(rows[:_MOST_ROWS]) + self.entries(rows[_MOST_ROWS:])
+            portions = (rows[start : start + _MOST_ROWS] for start in range(0, len(rows), _MOST_ROWS))
+            return [entry for portion in portions for entry in self.entries(portion)]
         found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
         if len(found) != len(rows):
             raise self._connection.damage(f"{len(rows) - len(found)} items are missing")

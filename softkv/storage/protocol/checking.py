@@ -94,7 +94,7 @@ def check(path: AnyPath, *, at_least: int | None = None) -> Report:
     """
     if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
         raise InputError(f"expected at_least as the number of a commit, got {at_least!r}")
-    found = survey(os.path.abspath(os.fspath(path)))
+    found = survey(opening.directory_of(path))
     found.close()
     if at_least is not None and found.report.commit < at_least:
         found.report.findings.append(
@@ -176,12 +176,14 @@ def _survey(found: Survey, catalog: Catalog, directory: str) -> None:
         report.findings.append(f"{generation_name(head.generation)} is no directory, and nothing in it is read")
         return
     found.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
-    granule = _granule(report, catalog, standing)
-    for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-        _survey_arena(found, catalog, directory, ArenaIdentity(head.store, standing.generation, shape), granule, tail)
-    _survey_items(found, catalog, standing)
-    if standing.layout.kind.coded:
-        _survey_labels(found, catalog)
+    try:
+        _survey_items(found, catalog, standing)  # first: which items there are is known from their table alone
+        _survey_arenas(found, catalog, directory, head, standing)
+        if standing.layout.kind.coded:
+            _survey_labels(found, catalog)
+    except SoftKVError:
+        found.good[:] = False  # rows that were not compared may be damaged
+        raise
     report.items = int(found.good.sum())
     if report.ok:  # the sums mean nothing where rows are missing
         _survey_sums(found, catalog, standing)
@@ -196,9 +198,7 @@ def _survey_unfinished(report: Report, catalog: Catalog, directory: str, head: H
     report.notes.append(f"{generation_name(number)} is an unfinished rebuild; {standing.rows} items are written")
     with closing(Survey(report, standing=standing)) as begun:
         begun.good = np.ones(_believable_rows(report, catalog, directory, standing), np.bool_)
-        granule = _granule(report, catalog, standing)
-        for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
-            _survey_arena(begun, catalog, directory, ArenaIdentity(head.store, number, shape), granule, tail)
+        _survey_arenas(begun, catalog, directory, head, standing)
 
 
 def _believable_rows(report: Report, catalog: Catalog, directory: str, standing: Standing) -> int:
@@ -229,9 +229,10 @@ def _survey_beside(report: Report, catalog: Catalog) -> None:
     if catalog.connection.user_version() < 3:
         return
     for table in ("granules", "batches"):
-        odd = _odd_rows(catalog, table)
-        if odd:
-            report.findings.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
+        with _going_on(report):
+            odd = _odd_rows(catalog, table)
+            if odd:
+                report.findings.append(f"{catalog.connection.path}: {len(odd)} rows of {table} are damaged: {odd[:5]}")
     _survey_derived(report, catalog.connection)
     secret(catalog.connection)
 
@@ -253,6 +254,8 @@ def _odd_rows(catalog: Catalog, table: str) -> list[Any]:
     query = f"SELECT rowid, * FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT {_STRIDE}"
     while rows := catalog.connection.rows(query, (last,)):
         odd += [content[0] for _, *content, found in rows if seal(*content) != found]
+        if rows[-1][0] <= last:
+            raise StoreDamaged(f"{catalog.connection.path}: the table of {table} leads back to earlier rows.")
         last = rows[-1][0]
     return odd
 
@@ -275,6 +278,12 @@ def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head
                 found.verify()
         except IndexDamaged as error:
             report.notes.append(f"index file {name!r}: {error}")
+
+
+def _survey_arenas(found: Survey, catalog: Catalog, directory: str, head: Head, standing: Standing) -> None:
+    granule = _granule(found.report, catalog, standing)
+    for shape, tail in zip(standing.layout.arenas, standing.tails, strict=True):
+        _survey_arena(found, catalog, directory, ArenaIdentity(head.store, standing.generation, shape), granule, tail)
 
 
 def _survey_arena(

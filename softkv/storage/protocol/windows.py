@@ -9,8 +9,10 @@ from functools import reduce
 from itertools import groupby
 from operator import itemgetter
 
+from softkv.errors import StoreDamaged
 from softkv.ndarrays import AnyArray
 from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.patience import Endless
 from softkv.storage.disk.arena import Arena, flat, window_checksums
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import WINDOW
@@ -26,6 +28,7 @@ class Problems:
     size: int
     tail: int
     compared: int = 0
+    endless: bool = False  # whether asking for checksums takes too long; it would each time
 
     def among(self, limit: int) -> Iterator[tuple[int, int, str]]:
         """The bytes of a problem, and what it is, up to `limit`; neighbours that have the same one come together."""
@@ -60,15 +63,26 @@ class Problems:
     def _expected(self, start: int, end: int) -> list[int | None]:
         """The checksums of the windows between two bytes, as far as there are any."""
         first, last = start // self.arena.granule, end // self.arena.granule
-        known = self.catalog.known_windows(self.generation, self.arena.shape.role, first, last)
+        known = self._known(first, last)
         complete: list[int | None] = [known.get(window) for window in range(first, last)]
         return complete + [self.tail] * (end % self.arena.granule > 0)
+
+    def _known(self, first: int, last: int) -> dict[int, int]:
+        """The checksums of the complete windows first .. last - 1, as far as the catalog can be read."""
+        if first == last or self.endless:
+            return {}
+        try:
+            return self.catalog.known_windows(self.generation, self.arena.shape.role, first, last)
+        except StoreDamaged as error:  # one unreadable page fails them all
+            self.endless = isinstance(error, Endless)
+            alone = [self._known(window, window + 1) for window in range(first, last)] if last - first > 1 else []
+            return {window: checksum for one in alone for window, checksum in one.items()}
 
     def _problem(self, start: int, end: int, checksum: int | None) -> str:
         if self.arena.stored_bytes() < end:
             return "are missing"
         if checksum is None:
-            return "have no checksum in the catalog."
+            return "have no checksum in the catalog that can be read."
         if self.arena.checksum(start, end) != checksum:
             return "do not match their checksum."
         return "" if self._believes(self.arena.numbers(start, end)) else "hold numbers that no store takes."
