@@ -31,12 +31,13 @@ from softkv.errors import (
     StoreReplaced,
     WriterFenced,
 )
+from softkv.maths.heads import Heads
 from softkv.storage import Backup
 from softkv.storage.disk import locks
 
 from . import test_cluster_handle
 from .clusters import opened, value_like
-from .databases import KINDS, count_as_large, filled, vectors_of
+from .databases import KINDS, count_as_large, filled, measured_always, vectors_of
 from .farther import far_clustered, far_opened, posts_of
 from .servers import eventually
 
@@ -90,6 +91,35 @@ def test_they_draw_rows_as_shards_of_this_process_do(
         np.testing.assert_array_equal(found.value, other.value)
         np.testing.assert_array_equal(found.error, other.error)
         assert found.routes == other.routes
+
+
+@pytest.mark.parametrize("kind", ["number", "vector", "text"])
+def test_heads_agree_with_one_store(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, where a shard holds deleted items alone, and by an index of each shard."""
+    with (
+        far_clustered(tmp_path / "c", kind, 4000, compatibility="dot") as db,
+        filled(tmp_path / "s", kind, 4000, compatibility="dot") as one,
+    ):
+        width = one.info().value_width or 1
+        heads = Heads.random(2, query_width=5, key_width=5, value_width=width, head_width=2, seed=0)
+
+        def require_agreement(**given: Any) -> Any:
+            found, other = (each.lookup(QUERIES, heads=heads, temperature=3.0, **given) for each in (db, one))
+            apart = np.linalg.norm(found.value - other.value, axis=1)
+            assert (apart <= found.error + other.error).all()
+            return found
+
+        require_agreement()
+        require_agreement(k=4)
+        gone = [key for key in one if db._store.manifest.shard_of(key) == 0]
+        for each in (db, one):
+            each.delete(gone)
+        assert require_agreement().error_kind == "exact"
+        measured_always(monkeypatch)
+        for each in (db, one):
+            each.build_index(temperatures=(0.6, 12.0))
+        assert set(require_agreement(tolerance=0.3).routes) & {"calibrated", "measured"}
+        assert require_agreement(tolerance=0.0).error_kind == "exact"
 
 
 def test_one_round_of_messages_answers_where_nothing_has_changed(numbers: Cluster) -> None:

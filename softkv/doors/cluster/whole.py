@@ -383,7 +383,7 @@ class WholeView(Spanning):
     @cached_property
     def reach(self) -> Reach:
         """How far values lie from the middle of those of one shard."""
-        parts = [view.reach for view in self.filled]
+        parts = [view.reach for view in self.filled if len(view.snapshot)]
         middle = parts[0].middle
         return Reach(middle, max(float(np.linalg.norm(one.middle - middle)) + one.radius for one in parts))
 
