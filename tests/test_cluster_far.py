@@ -24,6 +24,7 @@ from softkv.doors.cluster.handle import Cluster
 from softkv.errors import (
     BackupRefused,
     FormatTooNew,
+    HandleUnusable,
     OutOfReach,
     PartlyAdded,
     SnapshotExpired,
@@ -308,6 +309,20 @@ def test_two_routers_share_the_shards(numbers: Cluster) -> None:
         assert other.add("late", 1.0, vectors=QUERIES[0]).count == 1
         for post in posts:
             post.host = None
+
+
+def test_the_handle_that_failed_is_opened_again(numbers: Cluster) -> None:
+    """Where that was the one to read from, it is, whatever it was asked for; the writer stays."""
+    numbers.set_temperature(0.25)
+    host, terms = posts_of(numbers)[0].host, hosting.Terms(numbers._store.manifest.id, 9)
+    assert host is not None
+    assert host.answer(hosting.Message(terms, "upkeep", ("info",)))[0]
+    reader, writer = host._open["r"], host._open["w"]
+    reader.close()
+    assert isinstance(host.answer(hosting.Message(terms, "upkeep", ("info",)))[1], HandleUnusable)
+    assert host.answer(hosting.Message(terms, "upkeep", ("info",)))[0]
+    assert host._open["r"] is not reader
+    assert host._open["w"] is writer
 
 
 def test_messages_of_other_versions_are_refused(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,12 @@ class Header:
         return replace(found, longest_key=view.longest_key, reach=view.reach, indexed=view.index is not None)
 
 
+def _mode_of(message: Message) -> str:
+    """The mode of the handle that does what a message asks for."""
+    writes = message.work in WRITING or (message.work == "upkeep" and message.given[0] not in READING)
+    return "w" if writes else "r"
+
+
 class HostedShard:
     """A store that is one shard of a cluster."""
 
@@ -118,7 +124,7 @@ class HostedShard:
             self._require_understood(message)
             return True, self._done(message)
         except HandleUnusable as error:
-            self._forget("w" if message.work in WRITING or message.work == "upkeep" else "r")
+            self._forget(_mode_of(message))
             return False, error
         except SoftKVError as error:
             return False, error
@@ -155,8 +161,7 @@ class HostedShard:
                 view, _ = self._views.pop(message.view or "", (None, None))
             return None if view is None else view.snapshot.close()
         if work in WRITING or (work == "upkeep" and given[0] in UPKEEP):
-            mode = "r" if work == "upkeep" and given[0] in READING else "w"
-            return self._write(mode, work, given, options)
+            return self._write(_mode_of(message), work, given, options)
         if options.pop("newest", False) and self._told(message.view, kept=False) is not None:
             return None
         view = self._view_of(message.view or "", work)
