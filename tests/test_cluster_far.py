@@ -422,6 +422,23 @@ def test_of_few_shards_the_error_is_told_by_what_the_others_held(kind: str, comp
             assert db.lookup(queries, **options).to_json() == whole.to_json()
 
 
+@pytest.mark.parametrize("asked", [1, 2, 6])
+def test_batches_of_estimates_are_bounded_by_what_the_others_held(
+    asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query of a batch has a stated error of its log mass, which counts as well."""
+    measured_always(monkeypatch)
+    with far_clustered(tmp_path / "c", "number", 9000, shards=4) as db:
+        db.build_index(temperatures=(0.05, 0.5))
+        queries, options = vectors_of(6, seed=5)[:asked], {"temperature": 0.3}
+        whole = db.lookup(queries, tolerance=0.0, **options)
+        gone(db, 1)
+        found = db.lookup(queries, tolerance=0.3, **options, partial=True)
+        assert found.error_kind == "bound"
+        assert (np.abs(found.value - whole.value) <= found.error).all()
+        assert (np.abs(found.log_mass - whole.log_mass) <= found.log_mass_error).all()
+
+
 def test_bounds_are_no_wider_than_what_the_others_held(tmp_path: Path) -> None:
     """Values of the rest of the mass: as far as they reached, and no farther where they can have little of it."""
     with far_clustered(tmp_path / "c", "number", 60, shards=4) as db:
