@@ -12,7 +12,7 @@ from softkv.doors.cluster.handle import Cluster, create
 from softkv.errors import InputError
 
 from .clusters import clustered, opened, require_alike
-from .databases import KINDS, count_as_large, filled, vectors_of
+from .databases import KINDS, count_as_large, filled, measured_always, vectors_of
 from .farther import far_opened
 
 QUERIES = vectors_of(20, seed=5)
@@ -145,6 +145,19 @@ def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
     """The error tells what to do instead."""
     with clustered(tmp_path / "c", "number") as db, pytest.raises(InputError, match="Export it into one store"):
         db.reembed("static")
+
+
+def test_a_cluster_that_was_emptied_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its shards rehearsed together goes with their items; and it is filled and indexed again."""
+    measured_always(monkeypatch)
+    with clustered(tmp_path / "c", "number", 2000, shards=2) as db:
+        db.build_index(temperatures=(0.05, 0.5))
+        db.clear()
+        db.compact()
+        assert len(db) == 0
+        db.add([f"new {n}" for n in range(2000)], np.arange(2000.0), vectors=vectors_of(2000))
+        db.build_index(temperatures=(0.05, 0.5))
+        assert db.check().ok
 
 
 def test_dead_rows_of_all_shards_are_left_behind(tmp_path: Path) -> None:

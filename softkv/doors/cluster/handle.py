@@ -265,9 +265,10 @@ class Cluster(SoftKV):
         return self.info()
 
     def _keep(self, rehearsed: bytes | None) -> None:
-        """Store the calibration by all lists together, if there is one, in the first shard that has rows."""
-        if rehearsed is not None:
-            next(shard for shard in self._store.shards if shard.view().snapshot.rows).put_index(TOGETHER, rehearsed)
+        """Store the calibration by all lists together, if there is one, in the first shard that has rows, if any has."""
+        filled = (shard for shard in self._store.shards if shard.view().snapshot.rows)
+        if rehearsed is not None and (first := next(filled, None)) is not None:
+            first.put_index(TOGETHER, rehearsed)
 
     def _to_index(self) -> list[Shard]:
         """The shards with enough items for an index; if none has, the first with any, which then raises the error."""
