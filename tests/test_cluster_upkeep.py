@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import softkv
 from softkv.database import import_from
 from softkv.doors.cluster.handle import Cluster, create
+from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import InputError
 
 from .clusters import clustered, opened, require_alike
@@ -79,6 +81,37 @@ def test_what_a_cluster_learned_holds_for_whoever_opens_it(opening: Callable[...
             np.testing.assert_array_equal(db.lookup(vectors[:20] + 0.1).value, learned.value)
     with softkv.open(tmp_path / "again", "r") as one:
         np.testing.assert_allclose(one.lookup(vectors[:20] + 0.1).value, learned.value, atol=1e-5)
+
+
+@pytest.mark.parametrize("opening", [opened, far_opened])
+def test_readers_compare_by_the_last_metric_where_its_writer_was_killed(
+    opening: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is there, and shards have the earlier settings; a reader goes on as one that begins."""
+    keys = np.random.default_rng(0).standard_normal((COUNT, 6)).astype(np.float32)
+    create(tmp_path / "c", 3, value="number", compatibility="gaussian")
+
+    def killed(_store: ShardedStore) -> None:
+        raise KeyboardInterrupt
+
+    with opened(tmp_path / "c") as db:
+        db.add([f"item {n}" for n in range(COUNT)], np.sin(3 * keys[:, 0]), vectors=keys)
+        assert db.fit(seed=0).kept
+        with opening(tmp_path / "c", mode="r") as reader:
+            configure = db._store.configure
+
+            def configured(settings: Any) -> None:
+                reader.lookup(keys[:9] + 0.1)  # of shards that have both metrics
+                monkeypatch.setattr(ShardedStore, "settle_shards", killed)
+                configure(settings)
+
+            monkeypatch.setattr(db._store, "configure", configured)
+            with pytest.raises(KeyboardInterrupt):
+                db.fit(queries=keys[:300], targets=np.cos(3 * keys[:300, 1]), hold_out=0.0, seed=3)
+            found = reader.lookup(keys[:9] + 0.1, tolerance=0.0)
+            with opened(tmp_path / "c", mode="r") as fresh:
+                again = fresh.lookup(keys[:9] + 0.1, tolerance=0.0)
+            np.testing.assert_allclose(found.value, again.value, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", KINDS)

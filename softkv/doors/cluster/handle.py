@@ -265,7 +265,7 @@ class Cluster(SoftKV):
         return self.info()
 
     def _keep(self, rehearsed: bytes | None) -> None:
-        """Store the calibration by all lists together, if there is one, in the first shard that has rows, if any has."""
+        """Store the calibration by all lists together, if there is one, in the first shard with rows, if any has."""
         filled = (shard for shard in self._store.shards if shard.view().snapshot.rows)
         if rehearsed is not None and (first := next(filled, None)) is not None:
             first.put_index(TOGETHER, rehearsed)

@@ -19,7 +19,7 @@ from typing import Any
 
 from softkv.asking.profile import Profile
 from softkv.asking.sampled import forecast
-from softkv.asking.view import Reach, View
+from softkv.asking.view import Reach, View, comparing_by
 from softkv.database.handle import open_here
 from softkv.database.summary import index_of
 from softkv.doors.cluster.manifest import FORMAT, Manifest
@@ -167,7 +167,7 @@ class HostedShard:
         view = self._view_of(message.view or "", work)
         if work in ("evidence", "forecast", "learned"):
             projection, *asked = given
-            view.profile = replace(view.profile, projection=projection)
+            view = comparing_by(view, projection)
             if work == "learned":
                 return None if view.learned is None else view.learned.without_numbers()
             return forecast(view, *asked) if work == "forecast" else self._evidence(view, *asked)
