@@ -143,9 +143,10 @@ def test_nothing_is_made_where_something_is(tmp_path: Path) -> None:
     with pytest.raises(StoreExists, match="there already"):
         create(tmp_path / "s")
     create(tmp_path / "c", 2)
-    with pytest.raises(InputError, match="not started anew"):
-        softkv.open(tmp_path / "c", "n")
-    with pytest.raises(InputError, match="mode is 'a'; use one of r, w"):
-        softkv.open(tmp_path / "c", "a")
+    for path in (str(tmp_path / "c"), f"ray:{tmp_path / 'c'}"):
+        with pytest.raises(InputError, match="not started anew"):
+            softkv.open(path, "n")
+        with pytest.raises(InputError, match="mode is 'a'; use one of r, w"):
+            softkv.open(path, "a")
     with pytest.raises(NotAStore, match="no cluster"):
         Manifest.read(str(tmp_path))

@@ -88,8 +88,8 @@ def create(
     )
 
 
-def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: float, **wishes: Any) -> "Cluster":
-    """The cluster at a path, with all shards opened by this process."""
+def require_mode(path: str, mode: str) -> None:
+    """Refuse modes that a cluster at this path is not opened in, however its shards are held."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
     if mode not in MODES:
@@ -97,6 +97,11 @@ def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: fl
     if mode != "r" and is_backup(path):
         again = f"softkv restore {shlex.quote(path)} --db NEW"
         raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
+
+
+def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: float, **wishes: Any) -> "Cluster":
+    """The cluster at a path, with all shards opened by this process."""
+    require_mode(path, mode)
 
     def shard(manifest: Manifest, number: int) -> Shard:
         return opened_shard(path, manifest, number, mode, force, wait)
