@@ -164,6 +164,17 @@ def test_what_is_wrong_with_a_cluster_is_found(damage: Callable[[Path], None], s
     assert [one for one in found.findings if re.search(said, one)], found.findings
 
 
+@pytest.mark.parametrize("given", ["ab", Path("ab")])
+def test_disks_are_given_as_a_list(given: Any, tmp_path: Path) -> None:
+    """One path is no list of its letters; nothing is made in that case."""
+    with pytest.raises(InputError, match="list of directories"):
+        create(tmp_path / "c", 2, given)
+    create(tmp_path / "d", 1)
+    with pytest.raises(InputError, match="list of directories"):
+        grow(tmp_path / "d", 2, given)
+    assert {one.name for one in tmp_path.iterdir()} == {"d"}
+
+
 def test_what_stopped_processes_left_is_noted(tmp_path: Path, disks: list[Path]) -> None:
     """Manifests that do not count, settings that the next writer mends, and shards that it removes, on all disks."""
     create(tmp_path / "c", 2, disks, value="number")
