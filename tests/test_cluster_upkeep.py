@@ -42,7 +42,7 @@ def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path
         assert db.info().guard == str(guard)
         assert db.forget_guard()
         assert db.info().guard is None
-        with pytest.raises(InputError, match="planes"):
+        with pytest.raises(InputError, match="a cluster does not read answers off them"):
             db.fit(planes=True)
         fit = db.fit(rank=2, seed=1)
         if fit.kept:

@@ -40,6 +40,7 @@ from softkv.errors import (
     AccessRefused,
     IndexDamaged,
     InputError,
+    OutOfReach,
     SnapshotExpired,
     StoreDamaged,
     StoreError,
@@ -222,7 +223,15 @@ class Cluster(SoftKV):
 
     def _partial_view(self) -> WholeView:
         with self._lock:
-            return self._over(self._store.newest(partial=True))
+            found = self._over(self._store.newest(partial=True))
+            there = set(found.snapshot.numbers)
+            lost = [shard.path for number, shard in enumerate(self._store.shards) if number not in there]
+            if lost and not len(found.snapshot):
+                raise OutOfReach(
+                    f"Of {self.path} only empty shards answer, and not {', '.join(lost)}. Bring them back.",
+                    lost,
+                )
+            return found
 
     def _over(self, snapshot: WholeSnapshot, carrier: Carrier | None = None) -> WholeView:
         ask = partial(ask_shards, carrier=carrier or self._store.carrier)
@@ -248,9 +257,13 @@ class Cluster(SoftKV):
 
     def fit(self, *given: Any, planes: bool | None = None, **options: Any) -> Fit:
         """Learn to compare from the items of all shards, as `fit` of a store does, but without planes."""
+        if planes:
+            raise InputError(
+                "expected no planes (planes=True): a cluster does not read answers off them. Leave it out."
+            )
         empty = [one.path for one in self._view().snapshot.snapshots if not len(one)]
-        if planes or empty:
-            raise InputError(f"expected no planes, and items in each shard, to learn from; none are in {empty}.")
+        if empty:
+            raise InputError(f"expected items in each shard to learn from; none are in {', '.join(empty)}.")
         return super().fit(*given, planes=False, **options)
 
     def build_index(self, kind: str = "lists", **options: Any) -> Info:
