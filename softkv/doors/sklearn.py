@@ -28,6 +28,7 @@ from softkv.doors.held import Choices, InMemory, Items, OnDisk, require_kind
 from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
 from softkv.ndarrays import AnyArray, Flags
+from softkv.storage.disk.named import is_held, is_url
 
 try:
     from sklearn.base import (
@@ -44,6 +45,7 @@ except ImportError as error:
     raise MissingExtra("softkv.doors.sklearn", package="scikit-learn", extra="sklearn") from error
 
 FLOATS = (np.float64, np.float32)
+HEAVIEST = 1e300  # all samples together, as sums of weighed squares have to be finite
 
 Estimator = TypeVar("Estimator", bound="_SoftKV")
 
@@ -118,6 +120,11 @@ class _SoftKV(BaseEstimator):
             if (weights < 0).any() or not kept.any():
                 raise InputError(
                     "expected weights of samples from 0 on, and some above it. Give 0 to what does not count."
+                )
+            if float(weights.max()) > HEAVIEST / len(weights):
+                raise InputError(
+                    f"expected weights of samples whose sum is below {HEAVIEST:g}, got some of {weights.max():g}. "
+                    "Divide all of them by a number."
                 )
             items = Items(items.keys[kept], items.values[kept], items.labels, weights[kept])
         self.held_: InMemory | OnDisk
@@ -348,4 +355,6 @@ def _tolerance(given: Any) -> float:
 def _path(given: Any) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise KindError(f"expected path to be a text or a Path, got {type(given).__name__}. Leave it out for memory.")
+    if is_url(given) or is_held(given):
+        raise InputError(f"expected path to be a store on this machine, got {given}. Give the directory of a store.")
     return os.fspath(given)
