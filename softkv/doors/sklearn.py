@@ -208,7 +208,7 @@ class SoftKVRegressor(RegressorMixin, _SoftKV, PromisingNumbers):
     _column = False  # whether targets were a matrix of one column
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVRegressor":
-        """Hold the samples (n, d) with their targets (n,) or (n, p); a weight is a log that is added to the logit."""
+        """Hold the samples (n, d) with their targets (n,) or (n, p); the log of a weight is added to the logit."""
         with self._as_it_was_on_failure():
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
             y = np.asarray(y, np.float64)
@@ -244,7 +244,7 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV, PromisingLabels):
     _kinds = ("label",)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVClassifier":
-        """Hold the samples (n, d) with their labels (n,); a weight is a log that is added to the logit."""
+        """Hold the samples (n, d) with their labels (n,); the log of a weight is added to the logit."""
         with self._as_it_was_on_failure():
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
