@@ -74,8 +74,8 @@ def far_opened(path: Path, mode: str = "c", *, deadline: float = 5.0, posts: lis
 
 def far_clustered(path: Path, kind: str, count: int = 40, *, shards: int = 3, **options: Any) -> Cluster:
     """A new cluster of such shards with the items that `filled` gives a store, for writing."""
-    create(path, shards, value=kind)
-    db = far_opened(path, **options)
+    create(path, shards, value=kind, **options)
+    db = far_opened(path)
     keys = [f"item {number}" for number in range(count)]
     payloads = [{"n": number, "even": number % 2 == 0} for number in range(count)]
     db.add(keys, values_of(kind, count), vectors=vectors_of(count), payloads=payloads)

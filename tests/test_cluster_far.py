@@ -24,6 +24,7 @@ from softkv.doors.cluster.handle import Cluster
 from softkv.errors import (
     BackupRefused,
     FormatTooNew,
+    HandleUnusable,
     OutOfReach,
     PartlyAdded,
     SnapshotExpired,
@@ -31,12 +32,13 @@ from softkv.errors import (
     StoreReplaced,
     WriterFenced,
 )
+from softkv.maths.heads import Heads
 from softkv.storage import Backup
 from softkv.storage.disk import locks
 
 from . import test_cluster_handle
 from .clusters import opened, value_like
-from .databases import KINDS, count_as_large, filled, vectors_of
+from .databases import KINDS, count_as_large, filled, measured_always, vectors_of
 from .farther import far_clustered, far_opened, posts_of
 from .servers import eventually
 
@@ -90,6 +92,35 @@ def test_they_draw_rows_as_shards_of_this_process_do(
         np.testing.assert_array_equal(found.value, other.value)
         np.testing.assert_array_equal(found.error, other.error)
         assert found.routes == other.routes
+
+
+@pytest.mark.parametrize("kind", ["number", "vector", "text"])
+def test_heads_agree_with_one_store(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, where a shard holds deleted items alone, and by an index of each shard."""
+    with (
+        far_clustered(tmp_path / "c", kind, 4000, compatibility="dot") as db,
+        filled(tmp_path / "s", kind, 4000, compatibility="dot") as one,
+    ):
+        width = one.info().value_width or 1
+        heads = Heads.random(2, query_width=5, key_width=5, value_width=width, head_width=2, seed=0)
+
+        def require_agreement(**given: Any) -> Any:
+            found, other = (each.lookup(QUERIES, heads=heads, temperature=3.0, **given) for each in (db, one))
+            apart = np.linalg.norm(found.value - other.value, axis=1)
+            assert (apart <= found.error + other.error).all()
+            return found
+
+        require_agreement()
+        require_agreement(k=4)
+        gone = [key for key in one if db._store.manifest.shard_of(key) == 0]
+        for each in (db, one):
+            each.delete(gone)
+        assert require_agreement().error_kind == "exact"
+        measured_always(monkeypatch)
+        for each in (db, one):
+            each.build_index(temperatures=(0.6, 12.0))
+        assert set(require_agreement(tolerance=0.3).routes) & {"calibrated", "measured"}
+        assert require_agreement(tolerance=0.0).error_kind == "exact"
 
 
 def test_one_round_of_messages_answers_where_nothing_has_changed(numbers: Cluster) -> None:
@@ -280,6 +311,20 @@ def test_two_routers_share_the_shards(numbers: Cluster) -> None:
             post.host = None
 
 
+def test_the_handle_that_failed_is_opened_again(numbers: Cluster) -> None:
+    """Where that was the one to read from, it is, whatever it was asked for; the writer stays."""
+    numbers.set_temperature(0.25)
+    host, terms = posts_of(numbers)[0].host, hosting.Terms(numbers._store.manifest.id, 9)
+    assert host is not None
+    assert host.answer(hosting.Message(terms, "upkeep", ("info",)))[0]
+    reader, writer = host._open["r"], host._open["w"]
+    reader.close()
+    assert isinstance(host.answer(hosting.Message(terms, "upkeep", ("info",)))[1], HandleUnusable)
+    assert host.answer(hosting.Message(terms, "upkeep", ("info",)))[0]
+    assert host._open["r"] is not reader
+    assert host._open["w"] is writer
+
+
 def test_messages_of_other_versions_are_refused(numbers: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """A message about another cluster, by other rules or an old map is refused before anything is done."""
     post, terms = posts_of(numbers)[0], hosting.Terms(numbers._store.manifest.id, 9)
@@ -375,6 +420,23 @@ def test_of_few_shards_the_error_is_told_by_what_the_others_held(kind: str, comp
             for post in posts_of(db):
                 post.revives = True
             assert db.lookup(queries, **options).to_json() == whole.to_json()
+
+
+@pytest.mark.parametrize("asked", [1, 2, 6])
+def test_batches_of_estimates_are_bounded_by_what_the_others_held(
+    asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each query of a batch has a stated error of its log mass, which counts as well."""
+    measured_always(monkeypatch)
+    with far_clustered(tmp_path / "c", "number", 9000, shards=4) as db:
+        db.build_index(temperatures=(0.05, 0.5))
+        queries, options = vectors_of(6, seed=5)[:asked], {"temperature": 0.3}
+        whole = db.lookup(queries, tolerance=0.0, **options)
+        gone(db, 1)
+        found = db.lookup(queries, tolerance=0.3, **options, partial=True)
+        assert found.error_kind == "bound"
+        assert (np.abs(found.value - whole.value) <= found.error).all()
+        assert (np.abs(found.log_mass - whole.log_mass) <= found.log_mass_error).all()
 
 
 def test_bounds_are_no_wider_than_what_the_others_held(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import softkv
 from softkv.database import SoftKV
 from softkv.doors.cluster.handle import Cluster, create
-from softkv.errors import HandleClosed, HandleForked, SoftKVError
+from softkv.errors import HandleClosed, HandleForked, NotExpressible, SoftKVError
 from softkv.maths.heads import Heads
 
 from .clusters import clustered, opened, require_alike
@@ -160,6 +160,17 @@ def test_heads_and_attention_agree_with_one_store(shards: int, tmp_path: Path) -
         mine = db.self_attention(temperature=0.4, show=30)
         theirs = one.self_attention(temperature=0.4, show=30)
         np.testing.assert_allclose(mine.attention(), theirs.attention()[np.ix_(places, places)], atol=1e-6)
+
+
+def test_heads_do_not_project_labels(shards: int, tmp_path: Path) -> None:
+    """A distribution over labels is refused in the words of one store."""
+    heads, told = Heads.identity(1, width=5, value_width=3), list[str]()
+    with clustered(tmp_path / "c", "label", 30, shards=shards) as db, filled(tmp_path / "s", "label", 30) as one:
+        for each in (db, one):
+            with pytest.raises(NotExpressible) as error:
+                each.lookup(QUERIES, heads=heads)
+            told.append(str(error.value))
+    assert told[0] == told[1]
 
 
 def test_texts_are_embedded_once_for_all_shards(shards: int, tmp_path: Path) -> None:

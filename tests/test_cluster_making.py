@@ -164,10 +164,22 @@ def test_what_is_wrong_with_a_cluster_is_found(damage: Callable[[Path], None], s
     assert [one for one in found.findings if re.search(said, one)], found.findings
 
 
+@pytest.mark.parametrize("given", ["ab", Path("ab")])
+def test_disks_are_given_as_a_list(given: Any, tmp_path: Path) -> None:
+    """One path is no list of its letters; nothing is made in that case."""
+    with pytest.raises(InputError, match="list of directories"):
+        create(tmp_path / "c", 2, given)
+    create(tmp_path / "d", 1)
+    with pytest.raises(InputError, match="list of directories"):
+        grow(tmp_path / "d", 2, given)
+    assert {one.name for one in tmp_path.iterdir()} == {"d"}
+
+
 def test_what_stopped_processes_left_is_noted(tmp_path: Path, disks: list[Path]) -> None:
     """Manifests that do not count, settings that the next writer mends, and shards that it removes, on all disks."""
     create(tmp_path / "c", 2, disks, value="number")
-    (tmp_path / "c" / "manifest-0000000002.json.77").touch()
+    for name in ("77", "a0b1"):  # of an earlier version, which had the process id there
+        (tmp_path / "c" / f"manifest-0000000002.json.{name}").touch()
     (tmp_path / "c" / "shard-009").mkdir()
     unused = next(disks[0].iterdir()).name.replace("shard-000", "shard-002")
     (disks[0] / unused).mkdir()
@@ -178,11 +190,12 @@ def test_what_stopped_processes_left_is_noted(tmp_path: Path, disks: list[Path])
     assert [one.split(" ")[0].split("/")[-1].rstrip(":") for one in found.notes] == [
         *(one.name for disk in disks for one in disk.glob("c-*-shard-00[01]") if "00000000" not in one.name),
         "manifest-0000000002.json.77",
+        "manifest-0000000002.json.a0b1",
         "shard-009",
         unused,
     ]
     softkv.open(tmp_path / "c").close()
-    assert len(check(tmp_path / "c").notes) == 1
+    assert len(check(tmp_path / "c").notes) == 2
     assert not (tmp_path / "c" / "shard-009").exists()
 
 

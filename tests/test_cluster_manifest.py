@@ -53,10 +53,30 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     ]
 
 
+def test_of_two_writers_with_one_process_id_one_is_told_that_it_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be threads, or in containers that share a disk; the manifest is the one of that writer."""
+    create(tmp_path / "c", 2, value="number")
+    one, two = (Manifest.read(str(tmp_path / "c")).with_settings({"of": name}) for name in ("one", "two"))
+    link = os.link
+
+    def linked(beside: str, path: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        two.write(str(tmp_path / "c"))
+        link(beside, path)
+
+    monkeypatch.setattr(os, "link", linked)
+    with pytest.raises(StoreExists, match="another process"):
+        one.write(str(tmp_path / "c"))
+    assert Manifest.read(str(tmp_path / "c")) == two
+    assert len(list((tmp_path / "c").glob("manifest*"))) == 2
+
+
 def test_what_a_stopped_process_left_is_no_manifest(tmp_path: Path) -> None:
     """One that was not linked into its place counts for nothing, and is in nobody's way."""
     create(tmp_path / "c", 2)
-    (tmp_path / "c" / f"manifest-0000000002.json.{os.getpid()}").write_text("{")
+    (tmp_path / "c" / "manifest-0000000002.json.0f").write_text("{")
     found = Manifest.read(str(tmp_path / "c"))
     found.with_settings({}).write(str(tmp_path / "c"))
     assert Manifest.read(str(tmp_path / "c")).epoch == 2
@@ -143,9 +163,10 @@ def test_nothing_is_made_where_something_is(tmp_path: Path) -> None:
     with pytest.raises(StoreExists, match="there already"):
         create(tmp_path / "s")
     create(tmp_path / "c", 2)
-    with pytest.raises(InputError, match="not started anew"):
-        softkv.open(tmp_path / "c", "n")
-    with pytest.raises(InputError, match="mode is 'a'; use one of r, w"):
-        softkv.open(tmp_path / "c", "a")
+    for path in (str(tmp_path / "c"), f"ray:{tmp_path / 'c'}"):
+        with pytest.raises(InputError, match="not started anew"):
+            softkv.open(path, "n")
+        with pytest.raises(InputError, match="mode is 'a'; use one of r, w"):
+            softkv.open(path, "a")
     with pytest.raises(NotAStore, match="no cluster"):
         Manifest.read(str(tmp_path))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.doors.cluster.handle import Cluster
+from softkv.doors.cluster.handle import Cluster, create
 from softkv.errors import HandleClosed, InputError, OutOfReach, StorageFailed, StoreError
 
 from .benchmarks.missing import tried
@@ -103,6 +103,18 @@ def test_what_partial_answers_saw_reaches_nothing_else(tmp_path: Path) -> None:
         assert db.lookup(QUERIES, partial=True).out_of_reach is None
         assert db.check().ok
     assert {one.name for one in tmp_path.iterdir()} == {"c"}
+
+
+def test_where_no_items_are_in_reach_what_is_not_is_named(tmp_path: Path) -> None:
+    """Shards that answer are empty, and that is not said of the cluster."""
+    create(tmp_path / "c", 2, value="number")
+    with opened(tmp_path / "c") as db:
+        key = next(f"item {n}" for n in range(99) if db._store.manifest.shard_of(f"item {n}") == 1)
+        db.add(key, 3.0, vectors=QUERIES[0])
+    gone = lost(tmp_path / "c", 1)
+    with opened(tmp_path / "c", mode="r") as db, pytest.raises(OutOfReach, match="shard-001") as error:
+        db.lookup(QUERIES, partial=True)
+    assert list(error.value.shards) == gone
 
 
 def test_a_partial_answer_says_how_much_is_out_of_reach(tmp_path: Path) -> None:

@@ -89,6 +89,9 @@ def test_actors_answer_and_change_as_one_store_does(db: Cluster, tmp_path: Path)
         assert [[item.key for item in answer.contributors] for answer in found] == [
             [item.key for item in answer.contributors] for answer in other
         ]
+        heads = softkv.Heads.random(2, query_width=5, key_width=5, value_width=1, head_width=2, seed=0)
+        found, other = db.lookup(QUERIES, heads=heads), one.lookup(QUERIES, heads=heads)
+        assert (np.linalg.norm(found.value - other.value, axis=1) <= found.error + other.error).all()
     assert db.add(KEYS, **NEW, batch="twice") == db.add(KEYS, **NEW, batch="twice")
     assert db.delete(where={"n": {"$lt": 10}}) == 10
     assert db.set_values(KEYS[:2], [7.0, 8.0]).count == 2

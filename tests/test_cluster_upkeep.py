@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,10 +10,11 @@ import pytest
 import softkv
 from softkv.database import import_from
 from softkv.doors.cluster.handle import Cluster, create
+from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import InputError
 
 from .clusters import clustered, opened, require_alike
-from .databases import KINDS, count_as_large, filled, vectors_of
+from .databases import KINDS, count_as_large, filled, measured_always, vectors_of
 from .farther import far_opened
 
 QUERIES = vectors_of(20, seed=5)
@@ -40,7 +42,7 @@ def test_a_cluster_learns_what_one_store_of_its_items_learns(kind: str, tmp_path
         assert db.info().guard == str(guard)
         assert db.forget_guard()
         assert db.info().guard is None
-        with pytest.raises(InputError, match="planes"):
+        with pytest.raises(InputError, match="a cluster does not read answers off them"):
             db.fit(planes=True)
         fit = db.fit(rank=2, seed=1)
         if fit.kept:
@@ -111,6 +113,37 @@ def test_what_a_cluster_learned_holds_for_whoever_opens_it(opening: Callable[...
         np.testing.assert_allclose(one.lookup(vectors[:20] + 0.1).value, learned.value, atol=1e-5)
 
 
+@pytest.mark.parametrize("opening", [opened, far_opened])
+def test_readers_compare_by_the_last_metric_where_its_writer_was_killed(
+    opening: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its manifest is there, and shards have the earlier settings; a reader goes on as one that begins."""
+    keys = np.random.default_rng(0).standard_normal((COUNT, 6)).astype(np.float32)
+    create(tmp_path / "c", 3, value="number", compatibility="gaussian")
+
+    def killed(_store: ShardedStore) -> None:
+        raise KeyboardInterrupt
+
+    with opened(tmp_path / "c") as db:
+        db.add([f"item {n}" for n in range(COUNT)], np.sin(3 * keys[:, 0]), vectors=keys)
+        assert db.fit(seed=0).kept
+        with opening(tmp_path / "c", mode="r") as reader:
+            configure = db._store.configure
+
+            def configured(settings: Any) -> None:
+                reader.lookup(keys[:9] + 0.1)  # of shards that have both metrics
+                monkeypatch.setattr(ShardedStore, "settle_shards", killed)
+                configure(settings)
+
+            monkeypatch.setattr(db._store, "configure", configured)
+            with pytest.raises(KeyboardInterrupt):
+                db.fit(queries=keys[:300], targets=np.cos(3 * keys[:300, 1]), hold_out=0.0, seed=3)
+            found = reader.lookup(keys[:9] + 0.1, tolerance=0.0)
+            with opened(tmp_path / "c", mode="r") as fresh:
+                again = fresh.lookup(keys[:9] + 0.1, tolerance=0.0)
+            np.testing.assert_allclose(found.value, again.value, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ending", [".jsonl", ".npz", ".parquet", ".csv"])
 def test_a_cluster_becomes_a_store_and_a_store_a_cluster(kind: str, ending: str, tmp_path: Path) -> None:
@@ -175,6 +208,19 @@ def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
     """The error tells what to do instead."""
     with clustered(tmp_path / "c", "number") as db, pytest.raises(InputError, match="Export it into one store"):
         db.reembed("static")
+
+
+def test_a_cluster_that_was_emptied_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its shards rehearsed together goes with their items; and it is filled and indexed again."""
+    measured_always(monkeypatch)
+    with clustered(tmp_path / "c", "number", 2000, shards=2) as db:
+        db.build_index(temperatures=(0.05, 0.5))
+        db.clear()
+        db.compact()
+        assert len(db) == 0
+        db.add([f"new {n}" for n in range(2000)], np.arange(2000.0), vectors=vectors_of(2000))
+        db.build_index(temperatures=(0.05, 0.5))
+        assert db.check().ok
 
 
 def test_dead_rows_of_all_shards_are_left_behind(tmp_path: Path) -> None:

@@ -181,7 +181,9 @@ def test_weights_count_when_the_temperature_is_chosen() -> None:
 
 
 @pytest.mark.parametrize(
-    "weights", [np.full(120, -1.0), np.zeros(120), np.full(3, 1.0), np.full(120, np.nan)], ids=["<0", "0", "few", "nan"]
+    "weights",
+    [np.full(120, -1.0), np.zeros(120), np.full(3, 1.0), np.full(120, np.nan), np.full(120, 1e307)],
+    ids=["<0", "0", "few", "nan", "huge"],
 )
 def test_weights_that_cannot_be_are_refused(weights: Any) -> None:
     """Either scikit-learn or we refuse them, and nothing is fitted."""
@@ -483,6 +485,11 @@ def test_a_store_of_another_kind_is_refused(tmp_path: Path) -> None:
         SoftKVClassifier.from_store(tmp_path / "s")
     with pytest.raises(errors.StoreNotFound):
         SoftKVRegressor.from_store(tmp_path / "other")
+    for address in ("http://localhost:8001/s", f"ray:{tmp_path / 's'}"):
+        with pytest.raises(errors.InputError, match="on this machine"):
+            SoftKVRegressor.from_store(address)
+        with pytest.raises(errors.InputError, match="on this machine"):
+            SoftKVRegressor(path=address).fit(X, Y)
 
 
 def test_what_a_path_cannot_hold_is_refused_before_it_is_written(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from softkv.doors.torch import SoftKVLayer
 from softkv.guard.judged import seen_of
 
 from . import reference, test_guarding
+from .servers import served
 
 HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
 WITH_ZEROS = nn.MultiheadAttention(2, 1, add_zero_attn=True)
@@ -634,6 +635,22 @@ def test_values_learn_and_are_written_back(tmp_path: Path) -> None:
             changed = was.key in ("key 4", "key 7")
             assert now.value == pytest.approx(np.full(3, 5.0) if changed else was.value, abs=0.1 if changed else 0)
         assert db.check().ok
+
+
+def test_values_that_learned_are_written_back_to_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its handle and its URL take them, as they gave them."""
+    store_of(tmp_path / "s", "number", items=5).close()
+    with served(tmp_path / "s") as server:
+        url = f"http://{server.host}:{server.port}/s"
+        monkeypatch.setenv("SOFTKV_TOKEN", server.token)
+        with softkv.open(url) as db:
+            layer = SoftKVLayer.from_store(db, learn_values=True)
+            before = dict(db)
+            for store in (db, url):
+                with torch.no_grad():
+                    layer.memory.values += 1.0
+                assert layer.write_back(store) == 5
+            assert dict(db) == pytest.approx({key: value + 2.0 for key, value in before.items()})
 
 
 def test_nothing_is_written_over_what_somebody_else_has_written(tmp_path: Path) -> None:

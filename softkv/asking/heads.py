@@ -16,13 +16,29 @@ from softkv.asking.joined import OF_EACH
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding_of_heads
 from softkv.asking.view import View
-from softkv.maths.blending import Vectors
-from softkv.maths.compatibility import compatibility_of, linear
+from softkv.maths.arrays import sharpened
+from softkv.maths.compatibility import Compatibility, compatibility_of, scorer_of
+from softkv.maths.distances import Scorer
 from softkv.maths.heads import Heads
 from softkv.maths.inputs import checked
+from softkv.maths.library import Sharpness
 from softkv.ndarrays import Floats
 
-REWRITTEN = linear("heads", lambda queries: queries)
+
+def _as_rewritten(queries: Any) -> Any:
+    return queries
+
+
+def _score(queries: Any, sharpness: Sharpness) -> Scorer:
+    return scorer_of(sharpened(queries, sharpness))
+
+
+def _terms(squares: Any) -> tuple[Any, Any]:
+    return squares, squares[..., 0] * 0.0
+
+
+# Not `linear`, whose functions have no names by which they could be sent to shards in other processes.
+REWRITTEN = Compatibility("heads", _score, _as_rewritten, degree=2, form="dot", terms=_terms)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,11 +54,12 @@ class Rewritten:
     @classmethod
     def of(cls, view: View, question: Question) -> "Rewritten":
         """The queries of a question, rewritten by its heads."""
-        block = view.snapshot.runs(np.empty(0, np.int64), np.empty(0, np.int64))
+        layout = view.layout
+        values = np.zeros(1 if layout.kind.narrow else (1, layout.value_width), np.dtype(layout.kind.dtype))
         inputs = checked(
             question.queries,
-            block.vectors,
-            Vectors(block.values.reshape(len(block.values), -1)),
+            np.zeros((1, layout.key_width), np.float32),  # a row, of which only type and width are used
+            view.blended(values, projected=True),
             temperature=question.temperature,
             heads=question.heads,
             show=question.show,

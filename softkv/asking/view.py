@@ -3,12 +3,13 @@
 Does not look anything up (asker.py).
 """
 
+import copy
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +42,9 @@ from softkv.storage import Layout, Snapshot
 TOGETHER = 4096  # values that are read together
 COPIED = 1 << 16  # numbers of values that are copied at once
 FEW_NUMBERS = 1 << 23  # in keys and in values
+
+
+ViewT = TypeVar("ViewT", bound="View")
 
 
 class View:
@@ -268,6 +272,17 @@ class View:
             Described(item.name, item.value, item.payload, None if item.text == item.key else item.text)
             for item in self.snapshot.items(list(rows))
         ]
+
+
+def comparing_by(view: ViewT, projection: str | None) -> ViewT:
+    """A view that compares by the metric of this name: itself if it does already, else a copy, as others may use it."""
+    if view.profile.projection == projection:
+        return view
+    found = copy.copy(view)
+    found.profile = replace(view.profile, projection=projection)
+    for name in ("learned", "farthest_key"):  # of the other metric, if they were computed
+        vars(found).pop(name, None)
+    return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,11 +8,10 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
 
 from softkv.asking.embedding import AnyEmbedder, Embedding
 from softkv.asking.profile import Profile
-from softkv.asking.view import Findings, View
+from softkv.asking.view import Findings, View, ViewT
 from softkv.database.aside import put_back, require_nothing_kept
 from softkv.database.changes import Changes
 from softkv.database.reader import Reader
@@ -25,8 +24,6 @@ from softkv.storage.closing import Closing
 from softkv.storage.disk.announced import announced
 from softkv.storage.disk.locks import opened
 from softkv.storage.protocol.opening import directory_of
-
-ViewT = TypeVar("ViewT", bound=View)
 
 
 def open_here(

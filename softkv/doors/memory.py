@@ -101,7 +101,7 @@ class Memory(nn.Module):
         self.filled = self.oldest = 0
 
     def get_extra_state(self) -> dict[str, int]:
-        """The device of the rows."""
+        """How many rows are filled, and which is the oldest."""
         return {"filled": self.filled, "oldest": self.oldest}
 
     def set_extra_state(self, state: dict[str, int]) -> None:

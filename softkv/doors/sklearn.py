@@ -29,6 +29,7 @@ from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
 from softkv.maths.inputs import is_whole
 from softkv.ndarrays import AnyArray, Flags
+from softkv.storage.disk.named import is_held, is_url
 
 try:
     from sklearn.base import (
@@ -45,6 +46,7 @@ except ImportError as error:
     raise MissingExtra("softkv.doors.sklearn", package="scikit-learn", extra="sklearn") from error
 
 FLOATS = (np.float64, np.float32)
+HEAVIEST = 1e300  # all samples together, as sums of weighed squares have to be finite
 
 Estimator = TypeVar("Estimator", bound="_SoftKV")
 
@@ -119,6 +121,11 @@ class _SoftKV(BaseEstimator):
             if (weights < 0).any() or not kept.any():
                 raise InputError(
                     "expected weights of samples from 0 on, and some above it. Give 0 to what does not count."
+                )
+            if float(weights.max()) > HEAVIEST / len(weights):
+                raise InputError(
+                    f"expected weights of samples whose sum is below {HEAVIEST:g}, got some of {weights.max():g}. "
+                    "Divide all of them by a number."
                 )
             items = Items(items.keys[kept], items.values[kept], items.labels, weights[kept])
         self.held_: InMemory | OnDisk
@@ -202,7 +209,7 @@ class SoftKVRegressor(RegressorMixin, _SoftKV, PromisingNumbers):
     _column = False  # whether targets were a matrix of one column
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVRegressor":
-        """Hold the samples (n, d) with their targets (n,) or (n, p); a weight is a log that is added to the logit."""
+        """Hold the samples (n, d) with their targets (n,) or (n, p); the log of a weight is added to the logit."""
         with self._as_it_was_on_failure():
             X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
             y = np.asarray(y, np.float64)
@@ -238,7 +245,7 @@ class SoftKVClassifier(ClassifierMixin, _SoftKV, PromisingLabels):
     _kinds = ("label",)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "SoftKVClassifier":
-        """Hold the samples (n, d) with their labels (n,); a weight is a log that is added to the logit."""
+        """Hold the samples (n, d) with their labels (n,); the log of a weight is added to the logit."""
         with self._as_it_was_on_failure():
             X, y = validate_data(self, X, y, dtype=FLOATS)
             check_classification_targets(y)
@@ -349,4 +356,6 @@ def _tolerance(given: Any) -> float:
 def _path(given: Any) -> str:
     if not isinstance(given, (str, os.PathLike)):
         raise KindError(f"expected path to be a text or a Path, got {type(given).__name__}. Leave it out for memory.")
+    if is_url(given) or is_held(given):
+        raise InputError(f"expected path to be a store on this machine, got {given}. Give the directory of a store.")
     return os.fspath(given)

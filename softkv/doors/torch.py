@@ -25,8 +25,8 @@ import numpy as np
 
 from softkv.answer import Answers
 from softkv.asking.profile import REAL
-from softkv.database import SoftKV
 from softkv.database import open as open_store
+from softkv.database.changes import Changes
 from softkv.database.reader import Reader
 from softkv.errors import AllMasked, InputError, KindError, MissingExtra, NotExpressible, NotFinite, ShapeError
 from softkv.kinds import ValueKind
@@ -277,7 +277,7 @@ class SoftKVLayer(nn.Module):
         """Remove all rows."""
         self.memory.forget()
 
-    def write_back(self, store: SoftKV | str | os.PathLike[str]) -> int:
+    def write_back(self, store: Changes | str | os.PathLike[str]) -> int:
         """Give the values that have learned to the items they came from; returns how many were changed.
 
         They are written some tens of thousands at a time, and each such batch wholly or not at all: not where an item
@@ -285,7 +285,7 @@ class SoftKVLayer(nn.Module):
         """
         if self.names is None or self._origin is None:
             raise InputError("expected values that have learned, got none. Say learn_values=True in from_store.")
-        if not isinstance(store, SoftKV):
+        if not isinstance(store, Changes):
             with open_store(store, "w") as db:
                 return self.write_back(db)
         origin, before, held = self._origin

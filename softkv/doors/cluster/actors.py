@@ -21,7 +21,7 @@ from typing import Any
 
 from softkv.database.handle import SoftKV
 from softkv.doors.cluster.far import FarStore, Unanswered
-from softkv.doors.cluster.handle import Cluster, over
+from softkv.doors.cluster.handle import Cluster, over, require_mode
 from softkv.doors.cluster.hosting import HostedShard, Message
 from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import Calls, at_once
@@ -261,6 +261,7 @@ class ActorStore(FarStore):
 
 def opened(path: str, mode: str, *, address: str | None, wait: float, **options: Any) -> Cluster:
     """The cluster at a path, with its shards held by actors; each has `wait` seconds to answer, by default DEADLINE."""
+    require_mode(path, mode)
     manifest = Manifest.read(path)
     started = joined_ray(manifest, path, address)
     store = ActorStore(path, manifest, writes=mode != "r", deadline=wait or DEADLINE, started=started)

@@ -164,7 +164,7 @@ def _merged(whole: WholeView, question: Question, sides: Sides) -> Answers:
 
 
 def _closer(whole: WholeView, question: Question) -> Question:
-    """The tolerance each shard is asked for, so that the merged error is as small as allowed."""
+    """What each shard is asked: for the k best of all, its k best and the next, with a confidence shared by all."""
     if question.k is None:
         return question
     missed = (1.0 - question.confidence) / len(whole.filled)
@@ -188,6 +188,6 @@ def _part(question: Question, some: Rows, mask: Any) -> Question:
 
 
 def _of_all(whole: WholeView, question: Question) -> dict[str, Any]:
-    """A fact that is equal for all answers."""
+    """What answers tell of all shards; what a guard says of a single one is left out."""
     told = {"temperature": question.temperature, "count": len(whole.snapshot), "source": whole}
     return {**told, "guard": None, "unguarded": None, "log_mass_floor": None}

@@ -15,7 +15,7 @@ from softkv.storage import Report, Snapshot
 from softkv.storage.batch import shown
 
 _STRIDE = 10_000  # names of items read at a time
-_LEFT = re.compile(r"manifest-\d{10}\.json\.\d+\Z")
+_LEFT = re.compile(r"manifest-\d{10}\.json\.[0-9a-f]+\Z")
 
 
 def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least: int | None = None) -> Report:

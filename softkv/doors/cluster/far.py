@@ -14,8 +14,6 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NoReturn, Protocol, cast
 
-import numpy as np
-
 from softkv.answer import Answers, Described, Kept
 from softkv.asking.learned import Learned
 from softkv.asking.question import Question
@@ -26,8 +24,6 @@ from softkv.doors.cluster.manifest import Manifest
 from softkv.doors.cluster.shard import Calls, Carrier, Moved, Shard, at_once
 from softkv.doors.cluster.store import ShardedStore
 from softkv.errors import CommitUncertain, HandleClosed, OutOfReach, StoreReplaced
-from softkv.ndarrays import Rows
-from softkv.storage import Block
 from softkv.storage.catalog.batches import Stamp
 
 PAUSE = 0.05  # seconds between two tries
@@ -157,11 +153,6 @@ class FarSnapshot:
 
     def __contains__(self, key: object) -> bool:
         return bool(self.ask("__contains__", key))
-
-    def runs(self, starts: Rows, _stops: Rows) -> Block:
-        """Empty runs, of which only types and widths are used."""
-        assert not len(starts)
-        return Block(0, self.ask("vectors", starts), self.ask("values", starts), np.empty(0, np.bool_))
 
     def ask(self, work: str, *given: Any, **options: Any) -> Any:
         """Ask the snapshot in the other process."""

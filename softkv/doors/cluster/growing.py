@@ -23,6 +23,7 @@ import numpy as np
 from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, open_here
 from softkv.doors.cluster.handle import Cluster, joined
+from softkv.doors.cluster.making import require_disks
 from softkv.doors.cluster.manifest import MOST, Placed, bucket_of
 from softkv.doors.cluster.places import next_place, remove_unnamed
 from softkv.doors.cluster.shard import Shard
@@ -85,6 +86,7 @@ def grow(
         wait: How many seconds to wait for another process that writes.
         progress: Called with (stage, done, all) bytes.
     """
+    require_disks(disks)
     directory, parents = directory_of(path), [directory_of(disk) for disk in disks]
     wishes: dict[str, Any] = dict.fromkeys(("value", "compatibility", "temperature", "embedder"))
     with joined(directory, "w", **wishes, force=force, wait=wait) as db:

@@ -40,6 +40,7 @@ from softkv.errors import (
     AccessRefused,
     IndexDamaged,
     InputError,
+    OutOfReach,
     SnapshotExpired,
     StoreDamaged,
     StoreError,
@@ -89,8 +90,8 @@ def create(
     )
 
 
-def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: float, **wishes: Any) -> "Cluster":
-    """The cluster at a path, with all shards opened by this process."""
+def require_mode(path: str, mode: str) -> None:
+    """Refuse modes that a cluster at this path is not opened in, however its shards are held."""
     if mode == "n":
         raise InputError(f"{path} is a cluster, which is not started anew. Remove it, and create another.")
     if mode not in MODES:
@@ -98,6 +99,11 @@ def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: fl
     if mode != "r" and is_backup(path):
         again = f"softkv restore {shlex.quote(path)} --db NEW"
         raise AccessRefused(f"{path} is a backup, which only `softkv backup` writes to. Make a cluster of it: {again}")
+
+
+def joined(path: str, mode: str, *, embedder: AnyEmbedder, force: bool, wait: float, **wishes: Any) -> "Cluster":
+    """The cluster at a path, with all shards opened by this process."""
+    require_mode(path, mode)
 
     def shard(manifest: Manifest, number: int) -> Shard:
         return opened_shard(path, manifest, number, mode, force, wait)
@@ -218,7 +224,15 @@ class Cluster(SoftKV):
 
     def _partial_view(self) -> WholeView:
         with self._lock:
-            return self._over(self._store.newest(partial=True))
+            found = self._over(self._store.newest(partial=True))
+            there = set(found.snapshot.numbers)
+            lost = [shard.path for number, shard in enumerate(self._store.shards) if number not in there]
+            if lost and not len(found.snapshot):
+                raise OutOfReach(
+                    f"Of {self.path} only empty shards answer, and not {', '.join(lost)}. Bring them back.",
+                    lost,
+                )
+            return found
 
     def _over(self, snapshot: WholeSnapshot, carrier: Carrier | None = None) -> WholeView:
         ask = partial(ask_shards, carrier=carrier or self._store.carrier)
@@ -244,9 +258,13 @@ class Cluster(SoftKV):
 
     def fit(self, *given: Any, planes: bool | None = None, **options: Any) -> Fit:
         """Learn to compare from the items of all shards, as `fit` of a store does, but without planes."""
+        if planes:
+            raise InputError(
+                "expected no planes (planes=True): a cluster does not read answers off them. Leave it out."
+            )
         empty = [one.path for one in self._view().snapshot.snapshots if not len(one)]
-        if planes or empty:
-            raise InputError(f"expected no planes, and items in each shard, to learn from; none are in {empty}.")
+        if empty:
+            raise InputError(f"expected items in each shard to learn from; none are in {', '.join(empty)}.")
         return super().fit(*given, planes=False, **options)
 
     def build_index(self, kind: str = "lists", **options: Any) -> Info:
@@ -293,9 +311,10 @@ class Cluster(SoftKV):
                     self._store.configure({**self._store.settings, "guard": {**kept, "base": base}})
 
     def _keep(self, rehearsed: bytes | None) -> None:
-        """Store the calibration by all lists together, if there is one, in the first shard that has rows."""
-        if rehearsed is not None:
-            next(shard for shard in self._store.shards if shard.view().snapshot.rows).put_index(TOGETHER, rehearsed)
+        """Store the calibration by all lists together, if there is one, in the first shard with rows, if any has."""
+        filled = (shard for shard in self._store.shards if shard.view().snapshot.rows)
+        if rehearsed is not None and (first := next(filled, None)) is not None:
+            first.put_index(TOGETHER, rehearsed)
 
     def _to_index(self) -> list[Shard]:
         """The shards with enough items for an index; if none has, the first with any, which then raises the error."""

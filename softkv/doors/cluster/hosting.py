@@ -19,7 +19,7 @@ from typing import Any
 
 from softkv.asking.profile import Profile
 from softkv.asking.sampled import forecast
-from softkv.asking.view import Reach, View
+from softkv.asking.view import Reach, View, comparing_by
 from softkv.database.handle import open_here
 from softkv.database.summary import index_of
 from softkv.doors.cluster.manifest import FORMAT, Manifest
@@ -100,6 +100,12 @@ class Header:
         return replace(found, longest_key=view.longest_key, reach=view.reach, indexed=view.index is not None)
 
 
+def _mode_of(message: Message) -> str:
+    """The mode of the handle that does what a message asks for."""
+    writes = message.work in WRITING or (message.work == "upkeep" and message.given[0] not in READING)
+    return "w" if writes else "r"
+
+
 class HostedShard:
     """A store that is one shard of a cluster."""
 
@@ -118,7 +124,7 @@ class HostedShard:
             self._require_understood(message)
             return True, self._done(message)
         except HandleUnusable as error:
-            self._forget("w" if message.work in WRITING or message.work == "upkeep" else "r")
+            self._forget(_mode_of(message))
             return False, error
         except SoftKVError as error:
             return False, error
@@ -155,14 +161,13 @@ class HostedShard:
                 view, _ = self._views.pop(message.view or "", (None, None))
             return None if view is None else view.snapshot.close()
         if work in WRITING or (work == "upkeep" and given[0] in UPKEEP):
-            mode = "r" if work == "upkeep" and given[0] in READING else "w"
-            return self._write(mode, work, given, options)
+            return self._write(_mode_of(message), work, given, options)
         if options.pop("newest", False) and self._told(message.view, kept=False) is not None:
             return None
         view = self._view_of(message.view or "", work)
         if work in ("evidence", "forecast", "learned"):
             projection, *asked = given
-            view.profile = replace(view.profile, projection=projection)
+            view = comparing_by(view, projection)
             if work == "learned":
                 return None if view.learned is None else view.learned.without_numbers()
             return forecast(view, *asked) if work == "forecast" else self._evidence(view, *asked)

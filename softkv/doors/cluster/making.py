@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from softkv.doors.cluster.manifest import Manifest, Placed
-from softkv.errors import BackupRefused, StoreError, StoreExists, StoreLocked
+from softkv.errors import BackupRefused, InputError, StoreError, StoreExists, StoreLocked
 from softkv.progress import Progress
 from softkv.storage import Backup, Store
 from softkv.storage import restore as restore_store
@@ -42,6 +42,7 @@ def make(
 
     `fill` makes the store of each shard, by its number, at a path; `manifest` gets a new id and where they lie.
     """
+    require_disks(disks)
     directory, identity, placed = opening.directory_of(path), secrets.token_hex(16), list[Placed]()
     if not opening.is_vacant(directory):
         raise StoreExists(f"{directory} is there already. Choose another path for the cluster.")
@@ -60,6 +61,12 @@ def make(
         undone.pop_all()
     lock.release()
     return directory
+
+
+def require_disks(disks: Any) -> None:
+    """Refuse one path in the place of several, before anything is made."""
+    if isinstance(disks, (str, bytes, os.PathLike)):
+        raise InputError(f"expected disks as a list of directories, got {disks!r}. Give [{disks!r}].")
 
 
 def shard_name(number: int) -> str:

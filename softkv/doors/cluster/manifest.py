@@ -10,6 +10,7 @@ Does not open shards.
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -93,9 +94,7 @@ class Manifest:
         """Write the manifest to its place, which must be free."""
         content = json.dumps({"format": FORMAT, **asdict(self)}, ensure_ascii=False, allow_nan=False).encode() + b"\n"
         path = _path(directory, self.epoch)
-        beside = f"{path}.{os.getpid()}"
-        with suppress(FileNotFoundError):
-            os.unlink(beside)
+        beside = f"{path}.{secrets.token_hex(8)}"  # not the process id, which another writer in a container may have
         files.write_new(beside, content + b"crc32 %08x\n" % crc32(content))
         try:
             os.link(beside, path)
@@ -104,7 +103,8 @@ class Manifest:
         except OSError as error:
             raise files.translated(error, f"cannot make {path}") from error
         finally:
-            os.unlink(beside)
+            with suppress(OSError):
+                os.unlink(beside)
         files.sync_directory(directory)
 
     @classmethod

@@ -42,14 +42,13 @@ def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence
     with np.errstate(divide="ignore", invalid="ignore"):
         values = (sides.value - sides.shares[..., None] * sides.values) / (1.0 - sides.shares)[..., None]
         masses = (found.log_mass + np.log1p(-sides.shares))[..., None]
-    stated = np.asarray(found.log_mass_error if found.log_mass_error is not None else 0.0)
     return replace(
         found,
         **silent,
         log_mass=found.log_mass - np.log1p(-missing),
         error=found.error + _left_out(values, missing, confidence),
         error_kind="measured",
-        log_mass_error=np.nan_to_num(stated) + _left_out(masses, missing, confidence),
+        log_mass_error=_stated(found) + _left_out(masses, missing, confidence),
     )
 
 
@@ -61,7 +60,7 @@ def bounded(found: Answers, question: Question, missing: float, last: Sequence[H
     """
     there = [one for one in last if one.reach is not None]
     added = _log_of_sum([np.log(one.count) + _highest(question, one) for one in there], len(found))
-    sure = found.log_mass - np.nan_to_num(np.asarray(found.log_mass_error or 0.0, np.float64))
+    sure = found.log_mass - _stated(found)
     with np.errstate(invalid="ignore"):
         share = np.nan_to_num(1.0 / (1.0 + np.exp(np.minimum(sure - added, 700.0))), nan=1.0)
     value = np.asarray(found.value, np.float64).reshape(len(found), -1)
@@ -80,6 +79,14 @@ def bounded(found: Answers, question: Question, missing: float, last: Sequence[H
         log_mass_error=np.nan_to_num(farther, nan=np.inf),
         reason=BY_LAST,
     )
+
+
+def _stated(found: Answers) -> Floats:
+    """The error of the log mass that answers state, (b,) or one for all; 0 where they state none."""
+    stated: Floats = np.nan_to_num(
+        np.asarray(0.0 if found.log_mass_error is None else found.log_mass_error, np.float64)
+    )
+    return stated
 
 
 def _highest(question: Question, one: Header) -> Floats:

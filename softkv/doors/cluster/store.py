@@ -286,7 +286,8 @@ class ShardedStore:
     ) -> dict[int, ResultT]:
         """The results of all these shards, old ones included; `PartlyAdded` unless all succeed or all refuse.
 
-        Shards work at the same time, since most of a write is waiting for the disk.
+        Shards of this process work at the same time, since most of a write is waiting for the disk; those of other
+        processes one after the other.
         """
         rest = [shard for shard in everyone if shard not in before]
         found = outcomes([functools.partial(work, shard) for shard in rest], at_once=self.alone)

@@ -19,7 +19,7 @@ from softkv.answer import Answers, Described
 from softkv.asking.learned import Learned
 from softkv.asking.question import Question
 from softkv.asking.spanning import Part, Spanning
-from softkv.asking.view import Findings, Reach, View
+from softkv.asking.view import Findings, Reach, View, comparing_by
 from softkv.doors.cluster.manifest import MOST, Manifest
 from softkv.errors import KeyMissing, KeyTextError
 from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
@@ -49,10 +49,10 @@ class WholeSnapshot(Snapshot):
         """
         self._shards = shards
         self.partial, self.last_seen = partial, tuple(last_seen)
-        self.numbers, self.views = tuple(views), tuple(views.values())
+        self.numbers, self._given = tuple(views), tuple(views.values())
         self.manifest, self._path = manifest, path
-        for view in self.views:  # another process may have been stopped before it got the settings
-            view.profile = replace(view.profile, projection=manifest.settings.get("projection"))
+        # A writer may have been stopped before shards got the settings.
+        self.views = tuple(comparing_by(view, manifest.settings.get("projection")) for view in self._given)
         self.snapshots = [view.snapshot for view in self.views]
         self.offsets = np.cumsum([0, *(one.rows for one in self.snapshots)])
         self._some = next((one for one in self.snapshots if one.layout is not None), self.snapshots[0])
@@ -61,7 +61,7 @@ class WholeSnapshot(Snapshot):
     @property
     def made_of(self) -> tuple[int, ...]:
         """The manifest and the views that this is made of, by their ids, which differ while they are held."""
-        return (id(self.manifest), *map(id, self.views))
+        return (id(self.manifest), *map(id, self._given))
 
     @property
     def path(self) -> str:
@@ -383,7 +383,7 @@ class WholeView(Spanning):
     @cached_property
     def reach(self) -> Reach:
         """How far values lie from the middle of those of one shard."""
-        parts = [view.reach for view in self.filled]
+        parts = [view.reach for view in self.filled if len(view.snapshot)]
         middle = parts[0].middle
         return Reach(middle, max(float(np.linalg.norm(one.middle - middle)) + one.radius for one in parts))
 
