@@ -204,8 +204,8 @@ def guard(
     """
     if on_average and options.given("confidence"):
         raise click.UsageError("--on-average promises nothing with a confidence; leave out --confidence")
-    if drop and (others := options.given("wrong_at_most", "strangers_at_most", "confidence", "source", "strangers")):
-        raise click.UsageError(f"--drop only forgets; leave out {', '.join(others)}")
+    if drop and (extra := options.given("wrong_at_most", "strangers_at_most", "confidence", "source", "strangers")):
+        raise click.UsageError(f"--drop only forgets; leave out {', '.join(extra)}")
     naming = replace(naming, vector=labelled.names_of(vector))
     with served.writing(path, wait=wait) as db:
         if drop:

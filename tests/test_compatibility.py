@@ -14,6 +14,7 @@ from softkv.plain import soft_lookup
 
 from . import reference
 from .backends import BACKENDS, Backend, every_backend, exact
+from .scales import far_ring, weighted_mean
 
 NAMES = sorted(COMPATIBILITIES)
 GENERATOR = np.random.default_rng(7)
@@ -82,6 +83,21 @@ def test_rows_near_the_best_that_is_seen_are_told_by_differences(shift: float, h
         best = np.where(seen, exactly, -np.inf).max(axis=1, keepdims=True)
         near = seen & (exactly > best - 40)
         assert found[near] == pytest.approx(exactly[near], rel=1e-5, abs=1e-4)
+
+
+@every_backend
+@pytest.mark.parametrize("pushed", [-np.inf, -1e5])
+def test_a_row_that_a_bias_pushes_out_is_not_the_best(backend: Backend, pushed: float) -> None:
+    """Rows far below one that a bias pushes out are told by differences, as if that one were not there."""
+    queries, keys, left = far_ring()
+    values = np.arange(len(keys)) % 7.0
+    expected = weighted_mean(queries, keys, left, values)
+    wide = Backend(backend.library, "float64" if backend.dtype == "float64" else "float32")
+    asked, stored, held, bias = (wide.array(x) for x in (queries, keys, values, np.where(left, 0.0, pushed)))
+    for halves in (None, 0.5 * (keys**2).sum(-1)):
+        compared = "gaussian" if halves is None else by_halves(wide.array(halves))
+        found = soft_lookup(asked, stored, held, compatibility=compared, temperature=1.0, bias=bias)
+        assert exact(found.value)[0] == pytest.approx(expected, rel=1e-3)
 
 
 def test_squares_that_are_no_numbers_are_not_used() -> None:

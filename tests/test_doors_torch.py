@@ -22,6 +22,7 @@ from softkv.doors.torch import SoftKVLayer
 from softkv.guard.judged import seen_of
 
 from . import reference, test_guarding
+from .scales import far_ring, weighted_mean
 from .servers import served
 
 HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
@@ -175,6 +176,26 @@ def test_a_bias_that_leaves_a_row_out_has_a_gradient(
     for masked, biased in zip(*found, strict=True):
         assert torch.isfinite(biased).all()
         assert torch.allclose(masked, biased, atol=1e-6)
+
+
+@pytest.mark.parametrize("learn", [False, True])
+@pytest.mark.parametrize("given", ["mask", "bias"])
+def test_a_row_that_is_left_out_is_not_the_best(given: str, learn: bool) -> None:
+    """Gaussians of rows far below one that is left out are told by differences, also where values learn."""
+    queries, keys, left = (torch.as_tensor(one) for one in far_ring())
+    values, gradients = torch.arange(len(keys)) % 7.0, []
+    for dtype in (torch.float64, torch.float32):
+        layer = SoftKVLayer(
+            keys.to(dtype), values.to(dtype), compatibility="gaussian", temperature=1.0, learn_values=learn
+        )
+        options = {"mask": left} if given == "mask" else {"bias": torch.where(left, 0.0, -torch.inf).to(dtype)}
+        found = layer(queries.to(dtype), **options)
+        assert found.item() == pytest.approx(
+            weighted_mean(*(np.asarray(x) for x in (queries, keys, left, values))), rel=1e-3
+        )
+        found.sum().backward()
+        gradients.append(layer.log_temperature.grad.item())
+    assert gradients[1] == pytest.approx(gradients[0], rel=1e-2)
 
 
 def test_scores_that_overflow_are_refused_while_learning_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 import softkv
 from softkv import errors
 from softkv.asking import lists
+from softkv.asking.question import Question
 from softkv.index import search
 from softkv.index.calibration import Calibration
 from softkv.index.opening import FIRST
@@ -19,7 +20,7 @@ from tests.crash.hostile.indexes import fill
 from tests.crash.hostile.indexes import lists as altered
 
 from .databases import count_as_large
-from .scales import scaled
+from .scales import far_ring, scaled
 
 ITEMS, WIDTH = 4000, 12
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label", "scaled_dot": "vector"}
@@ -523,3 +524,20 @@ def test_an_error_without_end_is_no_answer(large: None, tmp_path: Path, statisti
         found = db.lookup(keys[:200], tolerance=1.0, confidence=0.5)
         assert np.isfinite(found.error).all()
         assert np.isfinite(found.value).all()
+
+
+def test_a_deleted_row_is_not_the_best_of_lists(large: None, tmp_path: Path) -> None:
+    """Gaussians of rows far below a deleted one are told by differences, also where lists score them."""
+    queries, keys, left = far_ring()
+    with softkv.open(tmp_path / "s", compatibility="gaussian", value="number", temperature=1.0) as db:
+        db.add([str(row) for row in range(len(keys))], np.arange(len(keys)) % 7.0, vectors=keys.astype(np.float32))
+        db.build_index()
+        db.delete(["0"])
+        view = db._view()
+        question = Question(queries.astype(np.float32), compatibility="gaussian", temperature=1.0)
+        rows = np.flatnonzero(view.snapshot.live)
+        found = lists.Asking(view, view.index, question).logits(0, view.snapshot.rows)[0, rows]
+        expected = -0.5 * ((queries - view.snapshot.vectors(rows).astype(np.float64)) ** 2).sum(1)
+    near = expected > expected.max() - 40
+    assert len(rows) == left.sum()
+    assert found[near] == pytest.approx(expected[near], abs=1e-3)

@@ -7,6 +7,8 @@ from softkv.learning import slopes
 from softkv.learning.slopes import Plane, on_planes
 from softkv.maths.compatibility import COMPATIBILITIES
 
+from .scales import far_ring, weighted_mean
+
 RNG = np.random.default_rng(2)
 FEATURES, WEIGHTS = RNG.standard_normal((30, 3)), RNG.random((4, 30))
 WEIGHTS = WEIGHTS / WEIGHTS.sum(1, keepdims=True)
@@ -64,6 +66,27 @@ def test_planes_through_all_rows_are_as_good_far_from_zero(offset: float, monkey
     assert found.heights - offset == pytest.approx(expected.at(queries), abs=1e-5 + offset * 1e-15)
     left = (weights * expected.residuals(keys.astype(float), numbers) ** 2).sum(1) / weights.sum(1)
     assert found.spreads == pytest.approx(np.sqrt(left), abs=1e-5 + offset * 1e-15)
+
+
+@pytest.mark.parametrize("given", ["shares", "allowed"])
+def test_a_row_that_does_not_count_is_not_the_best(given: str) -> None:
+    """Rows far below one that is not seen, or has no share, are told by differences; planes here are flat."""
+    queries, keys, left = far_ring()
+    values = np.arange(len(keys)) % 7.0
+    expected = weighted_mean(queries, keys, left, values)
+    options = {"shares": np.where(left, 1.0, 0.0)} if given == "shares" else {"allowed": left[None, :]}
+    found = on_planes(
+        COMPATIBILITIES["gaussian"],
+        queries.astype(np.float32),
+        np.ones(1),
+        np.array([expected]),
+        keys.astype(np.float32),
+        values,
+        features=lambda rows: rows.astype(np.float64),
+        ridge=1e12,
+        **options,
+    )
+    assert found.heights == pytest.approx([expected], rel=1e-3)
 
 
 def test_a_steep_ridge_leaves_the_mean() -> None:

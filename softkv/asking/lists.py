@@ -161,7 +161,7 @@ class Asking:
             self.vectors[some],
             self.added[some],
             self.equal[some].astype(np.float64) if self.suits_form else self.temperatures[some],
-            self._score(some, self.compatibility, self.block.vectors, self._lengths()),
+            self._score(some, self.compatibility, self.block.vectors, self._lengths(), self.live),
             partial(self._score_some, some),
         )
 
@@ -244,7 +244,8 @@ class Asking:
         everybody = np.arange(self.count)
         self._verify([Run(start, stop, everybody)])
         found = np.empty((self.count, stop - start), np.float32)
-        self._score(everybody, self.compatibility, self.block.vectors, self._lengths())(everybody, start, stop, found)
+        score = self._score(everybody, self.compatibility, self.block.vectors, self._lengths(), self.live)
+        score(everybody, start, stop, found)
         return found
 
     def _verify(self, runs: Sequence[Run]) -> None:
@@ -264,7 +265,8 @@ class Asking:
             if self.question.by_learned or not self.suits_form:
                 compared = compatibility_of(self.view.comparing(self.question.compatibility, here))
             inverse = None if lengths is None else lengths[here]
-            return self._score(some, compared, self.view.snapshot.vectors(here), inverse)
+            live = None if self.live is None else self.live[here]
+            return self._score(some, compared, self.view.snapshot.vectors(here), inverse, live)
 
         def remembering(end: int) -> Score:
             """Scores of rows up to `end` that keep the keys copied last, for short runs that follow each other."""
@@ -293,11 +295,16 @@ class Asking:
         return score
 
     def _score(
-        self, some: Rows, compared: Compatibility, keys: Matrix, lengths: npt.NDArray[np.float32] | None
+        self,
+        some: Rows,
+        compared: Compatibility,
+        keys: Matrix,
+        lengths: npt.NDArray[np.float32] | None,
+        live: Flags | None,
     ) -> Score:
-        """The logits of some of the queries with a run of rows of these keys."""
+        """The logits of some of the queries with a run of rows of these keys, of which the live ones count."""
         if self.index.form.measures_distance or not self.suits_form:
-            return self._score_by(compared, some, keys)
+            return self._score_by(compared, some, keys, live if compared.cancels else None)
         asked = self.vectors[some].astype(np.float32)
 
         def score(queries: Rows, start: int, stop: int, out: AnyArray) -> None:
@@ -308,7 +315,7 @@ class Asking:
 
         return score
 
-    def _score_by(self, compatibility: Compatibility, some: Rows, keys: Matrix) -> Score:
+    def _score_by(self, compatibility: Compatibility, some: Rows, keys: Matrix, live: Flags | None) -> Score:
         asked, sharpness = self.queries[some], (1.0 / self.temperatures[some])[:, None]
         everyone = compatibility.ask(asked, sharpness)
 
@@ -316,7 +323,8 @@ class Asking:
             scorer = everyone
             if len(queries) != len(asked):
                 scorer = compatibility.ask(asked[queries], sharpness[queries])
-            out[...] = scorer(keys[start:stop], start)
+            seen = () if live is None else (live[None, start:stop],)  # the best is one of these
+            out[...] = scorer(keys[start:stop], start, *seen)
 
         return score
 

@@ -4,7 +4,6 @@ Does not create hints (softkv/logs.py).
 """
 
 import json
-import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from softkv.database.carrying import LearnedNotCarried
 from softkv.database.intake import ColumnsDiffer, LooksLikeLabels
 from softkv.doors.shapes import fits
 from softkv.files.exports.delimited import TextsNotCarried
+from softkv.logs import outside
 
 HEADER = "Softkv-Hints"
 MOST, LONGEST = 4, 500  # most hints for an answer, and most characters of each
@@ -30,17 +30,4 @@ def give(said: Any) -> None:
     with suppress(ValueError, RecursionError):
         said = json.loads(said) if isinstance(said, str) else said
     for kind, words in said[:MOST] if fits(said, list[list[str]]) and all(len(one) == 2 for one in said) else ():
-        warnings.warn(words[:LONGEST], _KINDS.get(kind, UserWarning), stacklevel=_outside())
-
-
-def _outside() -> int:
-    """The stack level of the code that called the library."""
-    frame, level = sys._getframe(1), 1
-    # Code that `exec` runs may have no __name__.
-    while frame.f_back is not None and _package(frame.f_globals.get("__name__")) == _package(__name__):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _package(module: object) -> str:
-    return str(module).partition(".")[0]
+        warnings.warn(words[:LONGEST], _KINDS.get(kind, UserWarning), stacklevel=outside())

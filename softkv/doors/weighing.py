@@ -52,7 +52,8 @@ def weighed(
     if in_blocks:
         return _finished(_blended(inputs, compatibility), inputs, alone=alone)
     make, given = _scoring(inputs, compatibility)
-    logits: Tensor = make(*given)(inputs.over_heads(inputs.keys).to(inputs.dtype), 0)
+    weighed_by = (inputs.mask, _added(inputs)) if _cancels(inputs, compatibility) else ()
+    logits: Tensor = make(*given)(inputs.over_heads(inputs.keys).to(inputs.dtype), 0, *weighed_by)
     if not torch.isfinite(logits.detach().sum()) and not torch.isfinite(logits).all():
         return None
     weights = functional.softmax(_allowed(inputs, logits), -1)
@@ -97,7 +98,8 @@ def _blended(inputs: Inputs, compatibility: Compatibility) -> Tensor:
     make, given = _scoring(inputs, compatibility)
     mask = None if inputs.mask is None else inputs.over_heads(inputs.mask)
     keys, values = inputs.over_heads(inputs.keys), inputs.values.array
-    found: Tensor = _InBlocks.apply(make, keys, values, mask, *given)  # type: ignore[no-untyped-call]
+    cancels = _cancels(inputs, compatibility)
+    found: Tensor = _InBlocks.apply(make, cancels, keys, values, mask, *given)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -106,13 +108,19 @@ class _InBlocks(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, make: Callable[..., Scorer], keys: Tensor, values: Tensor, mask: Tensor | None, *given: Tensor
+        ctx: Any,
+        make: Callable[..., Scorer],
+        cancels: bool,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        *given: Tensor,
     ) -> Tensor:
         """The means (..., b, p), NaN where a score is not finite or no row is seen."""
         scorer, dtype = make(*given), given[0].dtype
         top, mass, total = (torch.tensor(x, dtype=dtype, device=keys.device) for x in (-torch.inf, 0.0, 0.0))
         for some in _blocks(keys):
-            logits = scorer(keys[..., some, :].to(dtype), some.start)
+            logits = scorer(keys[..., some, :].to(dtype), some.start, *_seen(mask if cancels else None, some))
             mass = mass + 0.0 * logits.detach().sum()  # NaN from here on, where one of them is not finite
             if mask is not None:
                 logits = logits.masked_fill(~mask[..., some], -torch.inf)
@@ -123,7 +131,7 @@ class _InBlocks(torch.autograd.Function):
             total = total * kept + weights @ values[..., some, :].to(dtype)
             top = best
         found: Tensor = total / mass
-        ctx.make, ctx.masked = make, mask is not None
+        ctx.make, ctx.cancels, ctx.masked = make, cancels, mask is not None
         ctx.save_for_backward(keys, values, found, top + mass.log(), *(() if mask is None else (mask,)), *given)
         return found
 
@@ -139,13 +147,27 @@ class _InBlocks(torch.autograd.Function):
         expected = (gradient * found).sum(-1, keepdim=True)
         for some in _blocks(keys):
             with torch.enable_grad():
-                logits = scorer(keys[..., some, :].to(given[0].dtype), some.start)
+                seen = _seen(mask if ctx.cancels else None, some)
+                logits = scorer(keys[..., some, :].to(given[0].dtype), some.start, *seen)
             weights = (logits.detach() - log_mass).exp()
             if mask is not None:
                 weights = weights.masked_fill(~mask[..., some], 0.0)
             slopes = weights * (gradient @ values[..., some, :].to(gradient.dtype).mT - expected)
             torch.autograd.backward(logits, slopes, retain_graph=True, inputs=leaves)
-        return None, None, None, None, *(x.grad for x in leaves)
+        return None, None, None, None, None, *(x.grad for x in leaves)
+
+
+def _cancels(inputs: Inputs, compatibility: Compatibility) -> bool:
+    """Whether scores have to know what decides which rows are the best (distances.py)."""
+    return compatibility.cancels and inputs.heads is None
+
+
+def _seen(mask: Tensor | None, some: slice) -> tuple[Tensor, ...]:
+    return () if mask is None else (mask[..., some],)
+
+
+def _added(inputs: Inputs) -> Tensor | None:
+    return None if inputs.bias is None else sharpened(inputs.bias.detach(), inputs.sharpness(slice(None)))
 
 
 def _blocks(rows: Tensor) -> list[slice]:

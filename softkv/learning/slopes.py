@@ -136,7 +136,8 @@ def on_planes(
         sharpness = (1.0 / temperatures[some, None]).astype(queries.dtype)
         seen = None if allowed is None else allowed[some if len(allowed) > 1 else slice(None)]
         scorer = compared.ask(queries[some], sharpness)
-        plane, squares = _through_all(scorer, means[some], keys, numbers, features, ridge, shares, seen)
+        given = means[some], keys, numbers, features, ridge, shares, seen
+        plane, squares = _through_all(scorer, *given, cancels=compared.cancels)
         found.append(Reading.of(plane, features(queries[some]), squares))
     return Reading(*(np.concatenate([getattr(one, name) for one in found]) for name in Reading.__slots__))
 
@@ -150,6 +151,8 @@ def _through_all(
     ridge: float,
     shares: Reals | None,
     seen: Flags | None,
+    *,
+    cancels: bool,
 ) -> tuple[Plane, Reals]:
     """The planes, and the variances of the numbers around their means, (b,)."""
     # Subtle: a plane divides by the spread of the features. If weights did not quite add up to 1, the difference, times
@@ -161,15 +164,18 @@ def _through_all(
     peak = np.full(len(means), -np.inf)  # of the logits so far; not the lookup's, which may have been rounded otherwise
     for first in range(0, len(keys), BLOCK):
         rows = slice(first, first + BLOCK)
-        logits = scorer(keys[rows], first).astype(np.float64)
-        logits = logits if seen is None else np.where(seen[:, rows], logits, -np.inf)
+        allowed = None if seen is None else seen[:, rows]
+        with np.errstate(divide="ignore"):
+            added = None if shares is None else np.log(shares[rows])[None, :]
+        logits = scorer(keys[rows], first, *((allowed, added) if cancels else ())).astype(np.float64)
+        # Subtle: shares belong to the peak. A row of a tiny share, far above all others, would leave these no weight.
+        logits = logits if added is None else logits + added
+        logits = logits if allowed is None else np.where(allowed, logits, -np.inf)
         higher = np.maximum(peak, logits.max(1))
         base = np.where(np.isfinite(higher), higher, 0.0)
         faded, peak = np.exp(peak - base), higher
         sums, squares = sums * faded[:, None], squares * faded
         weights = np.exp(logits - base[:, None])
-        if shares is not None:
-            weights = weights * shares[rows]
         known, apart = features(keys[rows]), numbers[rows].astype(np.float64) - means[:, None]
         lifted, ones = weights * apart, np.ones((len(known), 1))
         sums += np.hstack([lifted @ ones, weights @ known, lifted @ known, weights @ _products(known), weights @ ones])

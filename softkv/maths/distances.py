@@ -18,7 +18,8 @@ from softkv.maths.arrays import check_widths, columns_where, inner, library_of, 
 from softkv.maths.library import Array, Library, Sharpness
 
 # A block of keys and the number of its first row (for messages) -> logits that the caller may overwrite. Where scores
-# cancel, also which rows are seen by which queries, (..., b or 1, n), or None for all: only these can be the best.
+# cancel, also which rows are seen by which queries, (..., b or 1, n), or None for all, and what is added to the logits
+# later, as large, or None for nothing: both decide which rows are the best.
 Scorer: TypeAlias = Callable[..., Array]  # (..., n, d) -> (..., b, n)
 
 COPIED = 1 << 21  # the most numbers of keys that are copied at once
@@ -39,7 +40,7 @@ def gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
     down, up = min(1.0, 1.0 / unit), max(1.0, 1.0 / unit)
     queries = _times(queries, down)
 
-    def score(keys: Array, _first: int, seen: Array | None = None) -> Array:
+    def score(keys: Array, _first: int, seen: Array | None = None, added: Array | None = None) -> Array:
         check_widths(queries, keys)
         keys = _times(keys, down)
         # q·k - ½‖k‖² - ½‖q‖² cancels far from the origin, so both are moved to the mean of the block first. That
@@ -51,7 +52,7 @@ def gaussian(queries: Array, sharpness: Sharpness) -> Scorer:
         logits = library.spend_minus(inner(asked, stored), half_stored)
         logits = sharpened(library.spend_minus(logits, half_asked), sharpness, spend=True)
         cancelled = sharpened(half_asked + _row_largest(library, half_stored), sharpness)
-        near = _near(library, logits, _doubts(library, cancelled, keys), seen)
+        near = _near(library, logits, _doubts(library, cancelled, keys), seen, added)
         return logits if near is None else _by_difference(logits, columns_where(near), queries, keys, sharpness, up)
 
     return score
@@ -69,31 +70,34 @@ def gaussian_by_halves(halves: Array, queries: Array, sharpness: Sharpness) -> S
     asked = library.multiply_total(queries, queries)[..., :, None] * 0.5
     ordinary = queries.ndim == 2 and _unit(library, sharpness) == 1.0
 
-    def score(keys: Array, first: int, seen: Array | None = None) -> Array:
+    def score(keys: Array, first: int, seen: Array | None = None, added: Array | None = None) -> Array:
         check_widths(queries, keys)
         own = library.cast(halves[first : first + keys.shape[-2]], queries.dtype)[None, :]
         size = (asked**0.5 + _row_largest(library, own) ** 0.5) ** 2
         doubts = _doubts(library, sharpened(size, sharpness), keys)
         if not ordinary or not bool((doubts < HEAVY).all()):
-            return _piecewise(plain, keys, first, seen)
+            return _piecewise(plain, keys, first, seen, added)
         logits = library.spend_minus(library.spend_minus(inner(queries, keys), own), asked)
         logits = sharpened(logits, sharpness, spend=True)
-        near = _near(library, logits, doubts, seen)
+        near = _near(library, logits, doubts, seen, added)
         if near is None:
             return logits
         places = library.true_indices(near.reshape(-1))
         if len(places) * SCATTERED > near.shape[0] * near.shape[1]:
-            return _piecewise(plain, keys, first, seen)
+            return _piecewise(plain, keys, first, seen, added)
         return _at_places(library, logits, places, queries, keys, sharpness)
 
     return score
 
 
-def _piecewise(scorer: Scorer, keys: Array, first: int, seen: Array | None) -> Array:
+def _piecewise(scorer: Scorer, keys: Array, first: int, seen: Array | None, added: Array | None) -> Array:
     """The logits of a block by a scorer that makes copies of keys, so many at a time that these stay in the cache."""
     step, count = max(1, COPIED // keys.shape[-1]), keys.shape[-2]
     pieces = [slice(start, start + step) for start in range(0, max(count, 1), step)]
-    parts = [scorer(keys[..., x, :], first + x.start, None if seen is None else seen[..., x]) for x in pieces]
+    parts = [
+        scorer(keys[..., x, :], first + x.start, *(None if one is None else one[..., x] for one in (seen, added)))
+        for x in pieces
+    ]
     return parts[0] if len(parts) == 1 else library_of(keys).join(parts, -1)
 
 
@@ -136,14 +140,20 @@ def _doubts(library: Library, size: Array, keys: Array) -> Array:
     return library.constant(size) * (4 * epsilon * max(1.0, keys.shape[-1] / NARROW))
 
 
-def _near(library: Library, logits: Array, doubts: Array, seen: Array | None) -> Array | None:
+def _near(library: Library, logits: Array, doubts: Array, seen: Array | None, added: Array | None) -> Array | None:
     """Which rows may be near the best that is seen, (..., b, n); None where no logit is wrong enough to show.
+
+    Near is what is near once all is `added`: a row that a bias pushes out is not the best.
 
     Rows that are certainly forty logits below it weigh nothing even in float64, and keep the score they have.
     """
     if not (doubts > library.epsilon(logits.dtype) ** 0.5).any():
         return None
     plain = library.constant(logits)
+    if added is not None:
+        plain = plain + library.constant(added)
+        there = plain > -math.inf
+        seen = there if seen is None else seen & there
     if seen is None:
         return plain >= _row_largest(library, plain) - 2 * doubts - HEAVY
     best = _row_largest(library, library.where(seen, plain, -math.inf))

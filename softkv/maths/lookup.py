@@ -199,7 +199,10 @@ class _Part:
     def _scored(self, rows: slice) -> Array:
         keys = self.library.cast(self.keys[..., rows, :], self.inputs.dtype)
         if self.cancels:
-            logits = self.scorer(keys, rows.start, self.mask.block(self.queries, rows, like=self.asked))
+            seen = self.mask.block(self.queries, rows, like=self.asked)
+            bias = None if self.inputs.bias is None else cut(self.inputs.bias, self.queries, rows)
+            added = None if bias is None else sharpened(self.library.constant(bias), self.sharpness)
+            logits = self.scorer(keys, rows.start, seen, added)
         else:
             logits = self.scorer(keys, rows.start)
         refuse_scores(self.inputs, logits, rows.start)
