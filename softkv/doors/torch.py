@@ -290,9 +290,7 @@ class SoftKVLayer(nn.Module):
                 return self.write_back(db)
         origin, before, held = self._origin
         if store.columns().store != origin:
-            raise InputError(
-                f"{store.info().path} is not the store that these values came from. Write them back to that one."
-            )
+            raise InputError(f"{store.path} is not the store that these values came from. Write them back to that one.")
         now = self.memory.values.detach().cpu()
         kinds = (now.dtype, held.dtype, tensor_of(before[:0]).dtype)
         short = min(kinds, key=lambda dtype: dtype.itemsize)  # what is rounded has not learned
