@@ -27,6 +27,11 @@ class Changes(Upkeep, MutableMapping[str, Value]):
 
     _findings: Findings
 
+    @property
+    def path(self) -> str:
+        """Where the store is: its directory, or its URL."""
+        raise NotImplementedError
+
     def add(
         self,
         keys: str | Sequence[str | None] | Frame | None = None,
