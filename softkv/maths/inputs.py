@@ -189,6 +189,7 @@ def _check_heads_fit(queries: Array, keys: Array, values: Values, heads: Heads) 
             raise ShapeError(
                 f"the {what} have width {x.shape[-1]}, but these heads take width {width}. Pass {what} of that width."
             )
+    heads.check_values(int(values.array.shape[-1]))
     given, taken = values.array.shape[-1], heads.value_width
     if taken is not None and given != taken:
         raise ShapeError(
@@ -198,13 +199,18 @@ def _check_heads_fit(queries: Array, keys: Array, values: Values, heads: Heads) 
 
 def _temperature(library: Library, given: Any, queries: Array, leading: tuple[int, ...]) -> Any:
     if isinstance(given, (int, float, np.number)) and not isinstance(given, bool):
-        given = float(given)
+        try:
+            given = float(given)
+        except OverflowError:
+            given = math.inf
         if not (math.isfinite(given) and given > 0):
             raise TemperatureError(
                 f"expected a temperature above 0, got {given}. For the single best row ask for k=1; for the plain mean "
                 f"use compatibility='uniform'."
             )
         return given
+    if isinstance(given, (bool, np.bool_)):
+        raise TemperatureError(f"expected a temperature above 0, got {given}. Pass a number.")
     temperature = library.double(library.array(given, like=queries))  # beside float32 vectors it may leave float32
     plain = library.constant(temperature)
     if not (library.finite(plain) & (plain > 0)).all():
