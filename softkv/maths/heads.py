@@ -74,22 +74,6 @@ class Heads:
             return int(self.w_o.shape[0])
         return len(self) * (value_width if self.w_v is None else int(self.w_v.shape[1]))
 
-    def check_values(self, width: int) -> None:
-        """Refuse projections that do not fit values of this width, where no w_v makes them of another."""
-        if self.w_v is not None:
-            return
-        joined = len(self) * width
-        for name, x, fitting in (
-            ("b_v", self.b_v, (len(self), width)),
-            ("w_o", self.w_o, (None if self.w_o is None else int(self.w_o.shape[0]), joined)),
-            ("b_o", self.b_o if self.w_o is None else None, (joined,)),
-        ):
-            if x is not None and tuple(x.shape) != fitting:
-                raise ShapeError(
-                    f"expected {name} of shape {fitting} for {len(self)} heads and values of width {width} without "
-                    f"w_v, got {tuple(x.shape)}. Make it fit, or pass w_v."
-                )
-
     def rewrite(self, queries: Array, compatibility: Compatibility) -> tuple[Array, Array]:
         """The queries to ask the raw keys, and what to add to their scores: (..., b, q) -> (..., h, b, d), (..., h, b).
 

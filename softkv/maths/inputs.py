@@ -189,12 +189,28 @@ def _check_heads_fit(queries: Array, keys: Array, values: Values, heads: Heads) 
             raise ShapeError(
                 f"the {what} have width {x.shape[-1]}, but these heads take width {width}. Pass {what} of that width."
             )
-    heads.check_values(int(values.array.shape[-1]))
+    if heads.w_v is None:
+        _check_unprojected(heads, int(values.array.shape[-1]))
     given, taken = values.array.shape[-1], heads.value_width
     if taken is not None and given != taken:
         raise ShapeError(
             f"the values have width {given}, but these heads take width {taken}. Pass values of that width."
         )
+
+
+def _check_unprojected(heads: Heads, width: int) -> None:
+    """Refuse projections that do not fit values of this width, which no w_v makes narrower or wider."""
+    w_o, joined = heads.w_o, len(heads) * width
+    for name, x, fitting in (
+        ("b_v", heads.b_v, (len(heads), width)),
+        ("w_o", w_o, (None if w_o is None else int(w_o.shape[0]), joined)),
+        ("b_o", heads.b_o if w_o is None else None, (joined,)),
+    ):
+        if x is not None and tuple(x.shape) != fitting:
+            raise ShapeError(
+                f"expected {name} of shape {fitting} for {len(heads)} heads and values of width {width} without w_v, "
+                f"got {tuple(x.shape)}. Make it fit, or pass w_v."
+            )
 
 
 def _temperature(library: Library, given: Any, queries: Array, leading: tuple[int, ...]) -> Any:
