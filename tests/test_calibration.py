@@ -140,3 +140,14 @@ def test_too_few_queries_make_no_plan() -> None:
     """One or two leave none to choose."""
     for queries in (1, 2):
         assert calibration(queries).plan(0.2, 0.5, 0.8) is None
+
+
+def test_plans_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many tolerances are asked for, memory does not grow, and a plan made again is the same."""
+    monkeypatch.setattr("softkv.index.calibration.PLANS", 8)
+    known = calibration(300)
+    first = known.plan(0.2, 0.05, 0.95)
+    for step in range(20):
+        known.plan(0.2, 0.05 + step * 1e-4, 0.95)
+        assert len(known._known) <= 8
+    assert known.plan(0.2, 0.05, 0.95) == first

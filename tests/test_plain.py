@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import softkv
+from softkv import Heads, errors
 from softkv.answer import Answer, Answers
 
 from .backends import Backend, every_backend, exact
@@ -161,3 +162,34 @@ def test_answers_with_leading_axes_are_read_as_arrays() -> None:
     assert answers.value.shape == (2, 3)
     with pytest.raises(softkv.errors.ShapeError, match=r"axes \(2, 3\)"):
         answers[0]
+
+
+def test_no_queries_are_no_answers_with_causal_and_heads() -> None:
+    """An empty batch is answered by an empty one, of the right width."""
+    keys, rng = np.eye(4), np.random.default_rng(0)
+    assert softkv.soft_lookup(np.empty((0, 4)), keys, np.arange(4.0), causal=True).value.shape == (0,)
+    heads = Heads(w_q=rng.standard_normal((2, 5, 4)), w_k=rng.standard_normal((2, 5, 4)))
+    assert softkv.soft_lookup(np.empty((0, 4)), keys, keys[:, :3], heads=heads).value.shape == (0, 6)
+
+
+@pytest.mark.parametrize("temperature", [True, np.True_, 10**400])
+def test_a_temperature_that_is_none_is_refused(temperature: Any) -> None:
+    """Neither True nor a number beyond float64 is a temperature."""
+    with pytest.raises(errors.TemperatureError, match="above 0"):
+        softkv.soft_lookup(np.eye(4), np.eye(4), np.arange(4.0), temperature=temperature)
+
+
+def test_a_list_is_no_compatibility() -> None:
+    """It is refused like an unknown name."""
+    with pytest.raises(errors.NotExpressible, match="expected one of dot"):
+        softkv.soft_lookup(np.eye(4), np.eye(4), np.arange(4.0), compatibility=[1])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["w_o", "b_v", "b_o"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_projections_that_do_not_fit_the_values_are_refused(name: str, width: int) -> None:
+    """Without w_v the values of heads are as wide as those given; nothing is broadcast."""
+    shape = {"w_o": (6, 7), "b_v": (2, 3), "b_o": (3,)}[name]
+    heads = Heads(w_q=np.ones((2, 5, 4)), w_k=np.ones((2, 5, 4)), **{name: np.ones(shape)})
+    with pytest.raises(errors.ShapeError, match=f"expected {name} of shape"):
+        softkv.soft_lookup(np.eye(4), np.eye(4), np.ones((4, width)), heads=heads)

@@ -1,5 +1,6 @@
 """Other indexes of FAISS: they propose rows, and the arena says how well these fit."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,10 @@ def test_a_damaged_proposer_is_none(tmp_path: Path, change: str) -> None:
     content[len(content) // 2] ^= 1
     file.write_bytes(bytes(content[: len(content) if change == "flip" else 500]))
     with softkv.open(tmp_path / "s", "r") as db:
-        assert db.lookup(np.ones(WIDTH), k=3).error_kind == "exact"
+        for _ in range(2):
+            answer = db.lookup(np.ones(WIDTH), k=3)
+            assert answer.error_kind == "exact"
+            assert answer.reason.startswith("the index cannot be used: ")
 
 
 def test_a_query_that_is_no_number_is_refused(tmp_path: Path) -> None:
@@ -116,3 +120,36 @@ def test_a_query_that_is_no_number_is_refused(tmp_path: Path) -> None:
         db.build_index("hnsw")
         with pytest.raises(errors.InputError):
             db.lookup(np.full(WIDTH, np.nan), k=3)
+
+
+@pytest.mark.parametrize("kind", ["hnsw", "lists"])
+def test_only_the_k_best_are_shown(tmp_path: Path, kind: str) -> None:
+    """Weights are shares of the k and add up to 1, so rows beyond the k are not named, however many are asked for."""
+    with filled(tmp_path / "s", compatibility="dot", temperature=1.0) as db:
+        db.build_index(kind)
+        answer = db.lookup(db.item("5").vector, k=3, show=10)
+        assert answer.error_kind == ("unknown" if kind == "hnsw" else "calibrated")
+        assert len(answer.contributors) == 3
+        assert sum(one.weight for one in answer.contributors) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("k", ["3", 10.5, True, 0])
+@pytest.mark.parametrize("kind", ["hnsw", "lists"])
+def test_a_k_that_is_no_count_is_refused_by_name(tmp_path: Path, kind: str, k: Any) -> None:
+    """The message names k and what was given, whatever index would answer."""
+    with filled(tmp_path / "s", compatibility="dot") as db:
+        db.build_index(kind)
+        with pytest.raises(errors.KindError, match=f"expected k to be a whole number.*{k!r}"):
+            db.lookup(np.ones(WIDTH), k=k)
+
+
+def test_without_faiss_the_k_best_are_scanned_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first lookup does as all later ones, and the reason says what is missing."""
+    with filled(tmp_path / "s", compatibility="dot") as db:
+        db.build_index("hnsw")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with softkv.open(tmp_path / "s", "r") as db:
+        for _ in range(3):
+            answer = db.lookup(np.ones(WIDTH), k=3)
+            assert answer.route == "scan"
+            assert "faiss" in answer.reason

@@ -1,5 +1,7 @@
 """Lookups of several threads to one handle: each gets the answer to its own question, whatever the others ask."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -261,3 +263,29 @@ def test_a_handle_computes_one_lookup_at_a_time(indexed: bool, tmp_path: Path, m
         found = at_once([lambda key=key: db.lookup(key, tolerance=0.3) for key in keys[:8]])
     assert most == [1, 1]
     assert {one.error_kind for one in found} - {"exact"} == ({"calibrated"} if indexed else set())
+
+
+ASKED_BY_A_HANDLER = """
+import signal, sys
+import numpy as np, softkv
+asked = []
+def handler(*_):
+    asked.append(db.lookup(np.ones(64)).value)
+signal.signal(signal.SIGALRM, handler)
+for number in range(20):
+    with softkv.open(sys.argv[1], "r") as db:
+        signal.setitimer(signal.ITIMER_REAL, 0.002 + 0.002 * number)
+        found = db.lookup(np.ones(64)).value
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert {*asked, found} == {found}, asked
+assert asked
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no timers that signal")
+def test_a_signal_handler_may_ask_during_the_first_lookup(tmp_path: Path) -> None:
+    """While checksums are compared and the temperature by rule is found, a handler gets the same answer."""
+    keys = np.random.default_rng(1).standard_normal((100_000, 64)).astype(np.float32)
+    with softkv.open(tmp_path / "s", compatibility="dot", value="number") as db:
+        db.add(vectors=keys, values=np.arange(len(keys)) % 10.0)
+    subprocess.run([sys.executable, "-c", ASKED_BY_A_HANDLER, str(tmp_path / "s")], check=True, timeout=60)

@@ -356,7 +356,7 @@ class Asker(ABC):
             return embedded, 0.0, isinstance(query, str)
         array = vectors_of(query)
         if array.shape == (0,):  # an empty list asks nothing, be it of texts or of vectors
-            array = np.empty((0, view.layout.key_width), np.float32)
+            array = np.empty((0, getattr(heads, "query_width", view.layout.key_width)), np.float32)
         free = heads is not None or not (compatibility is None or isinstance(compatibility, str))
         if array.shape[-1] != view.layout.key_width and not free:
             known = view.profile.embedder

@@ -24,7 +24,7 @@ class Embedding:
     def __init__(self, given: AnyEmbedder, path: str) -> None:
         self.path = path
         self._given = given
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may ask; who finds an embedder twice keeps one
         self._found: dict[str | None, Embedder] = {}  # by name; None for the one that was given
         self._compared: dict[Identity, Embedder] = {}  # a snapshot may remember another than the handle
 

@@ -59,7 +59,7 @@ class Indexes:
     """The index that a handle has read, shared with its snapshots."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may ask. What is read is put in place whole
         self._file: tuple[int, int, str | None] | None = None  # generation and commit of what was read, and projection
         self._written = NONE
         self._followed: Followed | None = None  # as a commit sees it
@@ -137,6 +137,8 @@ class Indexes:
         if lately and self._followed is not None and _is_enough(self._followed.past, snapshot):
             return self._followed
         past = self._past(snapshot, base)
+        if self._written.index is not base:  # meanwhile a signal handler has asked about another file
+            return self._as_of(snapshot, lately=lately)
         if self._followed is None or self._followed.past is not past:
             self._followed = Followed(base, past)
         return self._followed
@@ -166,8 +168,8 @@ class Indexes:
         try:
             known = snapshot.generation, file.commit, Profile.of(snapshot.settings).projection
             if self._file != known:
-                self._written, self._followed, self._homes = self._read(file, snapshot), None, None
-                self._file = known
+                read = self._read(file, snapshot)
+                self._file, self._written, self._followed, self._homes = known, read, None, None
         finally:
             file.close()
         return self._written

@@ -89,6 +89,7 @@ class Asking:
             show=question.show,
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
+        self.shown = self.show if self.k is None else min(self.k, self.show)  # others weigh nothing among the k
         self.suits_form, compared = suits_form(view, question), question.compatibility
         if question.by_learned or not self.suits_form:
             compared = view.comparing(compared)
@@ -192,7 +193,7 @@ class Asking:
         question, kind = self.question.part(some), self.view.layout.kind
         log_mass, read, used = found.blend.log_mass, found.near.blend, found.blend
         total = log_mass  # what weights are shares of
-        scored, rows, logits = found.near.scored, found.near.rows[:, : self.show], found.near.logits[:, : self.show]
+        scored, rows, logits = found.near.scored, found.near.rows[:, : self.shown], found.near.logits[:, : self.shown]
         if self.k is not None:
             chosen = found.near.rows[:, : self.k]
             read = used = blend_of_rows(self.values, chosen, found.near.logits[:, : self.k])

@@ -1,13 +1,14 @@
 """The index of a store that proposes rows for the k best: its file, read once.
 
-An index that is missing, damaged, or of another format is not used: the k best are then found by a scan.
+An index that is missing, damaged, or of another format is not used, nor is any without FAISS: the k best are then found
+by a scan, whose reason says so.
 """
 
 import threading
 
-from softkv.errors import FormatTooNew, IndexDamaged
+from softkv.errors import FormatTooNew, IndexDamaged, MissingExtra
 from softkv.index.candidates import Proposer
-from softkv.storage import Snapshot
+from softkv.storage import IndexFile, Snapshot
 
 PROPOSER = "proposer"  # the name of the index file
 
@@ -16,9 +17,10 @@ class Proposers:
     """The proposer that a handle has read, shared with its snapshots."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may ask. What is read is put in place whole
         self._file: tuple[int, int] | None = None
         self._found: Proposer | None = None
+        self._problem: str | None = None
 
     def there(self, snapshot: Snapshot) -> bool:
         """Whether there is one, usable or not."""
@@ -30,21 +32,32 @@ class Proposers:
             file.close()
         return file is not None
 
-    def of(self, snapshot: Snapshot) -> Proposer | None:
-        """The proposer of this commit, or None when there is none that can be used."""
+    def of(self, snapshot: Snapshot) -> tuple[Proposer | None, str | None]:
+        """The proposer of this commit; or None, and why there is none that can be used, unless none was built."""
         with self._lock:
             try:
                 file = snapshot.index(PROPOSER)
-                if file is None:
-                    return None
-                with_file = snapshot.generation, file.commit
+            except IndexDamaged as error:
+                return None, f"the index cannot be used: {error}"
+            if file is None:
+                return None, None
+            with_file = snapshot.generation, file.commit
+            try:
                 if self._file != with_file:
-                    self._found, self._file = None, with_file
-                    self._found = _read(file.read(), snapshot, file.rows)
+                    found, problem = _read_or_problem(file, snapshot)
+                    self._file, self._found, self._problem = with_file, found, problem
+                return self._found, self._problem
+            finally:
                 file.close()
-            except (IndexDamaged, FormatTooNew):
-                return None
-            return self._found
+
+
+def _read_or_problem(file: IndexFile, snapshot: Snapshot) -> tuple[Proposer | None, str | None]:
+    try:
+        return _read(file.read(), snapshot, file.rows), None
+    except (IndexDamaged, FormatTooNew) as error:
+        return None, f"the index cannot be used: {error}"
+    except MissingExtra as error:
+        return None, f"the index cannot be asked: {error}"
 
 
 def _read(content: memoryview, snapshot: Snapshot, rows: int) -> Proposer:

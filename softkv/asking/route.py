@@ -18,8 +18,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
+from softkv.asking.given import array_of
 from softkv.asking.planes import reads_planes
 from softkv.asking.question import Question
 from softkv.asking.view import View
@@ -28,6 +27,7 @@ from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.index.measuring import TOGETHER
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
+from softkv.maths.inputs import whole_number
 
 GATHER, SCAN, CALIBRATED, MEASURED = "gather", "scan", "calibrated", "measured"
 BOUND, PROPOSED = "bound", "proposed"
@@ -81,6 +81,8 @@ def gathers(rows: int, view: View, queries: int) -> bool:
 
 def route(view: View, question: Question) -> Route:
     """The route of a question: by an index if one suits it, else by a scan."""
+    if question.k is not None:
+        whole_number("k", question.k, least=1)
     why = _against_estimates(view, question)
     if why is not None:
         return Route(SCAN, why)
@@ -92,7 +94,10 @@ def route(view: View, question: Question) -> Route:
         if measures(view, question) and is_known(view, question):
             return Route(MEASURED, why)
     if _suits_proposer(view, question):
-        return Route(PROPOSED, "the index proposes rows for the k best")
+        proposer, problem = view.proposer_or_problem
+        if proposer is not None:
+            return Route(PROPOSED, "the index proposes rows for the k best")
+        why = problem or why
     return Route(SCAN, why)
 
 
@@ -102,7 +107,9 @@ def _against_estimates(view: View, question: Question) -> str | None:
         return FEW
     if not question.tolerance:
         return "tolerance 0 asks for all items"
-    masked = question.mask is not None and (np.ndim(question.mask) != 1 or not measures(view, question))
+    masked = question.mask is not None and (
+        array_of(question.mask, "rows of `mask`").ndim != 1 or not measures(view, question)
+    )
     if question.causal or masked:
         return "a mask is applied to all items"
     if question.where is not None and not measures(view, question):
@@ -229,7 +236,7 @@ def _suits_proposer(view: View, question: Question) -> bool:
     if question.k is None or question.guarantee or question.heads is not None:
         return False
     form = form_of(question.compatibility)
-    return form is not None and form == form_of(view.profile.compatibility) and view.proposer is not None
+    return form is not None and form == form_of(view.profile.compatibility)
 
 
 def unrehearsed(index: ListIndex, question: Question, temperature: float, equal: float) -> str:

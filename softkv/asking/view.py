@@ -202,6 +202,11 @@ class View:
     @cached_property
     def proposer(self) -> Proposer | None:
         """The proposer of rows, if there is a usable one."""
+        return self.proposer_or_problem[0]
+
+    @cached_property
+    def proposer_or_problem(self) -> tuple[Proposer | None, str | None]:
+        """The proposer of rows, or why there is no usable one, or neither."""
         return self.findings.proposers.of(self.snapshot)
 
     @cached_property
@@ -343,7 +348,8 @@ class Findings:
         self.spanned: Spanned | None = None
         self.rehearsed: tuple[tuple[object, ...], Calibration] | None = None  # of several stores, and by what
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may ask while it is held. What is found is put in place whole.
+        self._lock = threading.RLock()
 
     def temperature(self, snapshot: Snapshot, compatibility: str, embedder: Identity | None) -> Temperature:
         """The temperature at which about ten items contribute."""

@@ -33,6 +33,7 @@ STRANGE = 0.005  # the share of measuring queries, those of the lowest best scor
 LENIENCE = 0.5  # how much lower a best score may still be, as a share of their distance from the median
 BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
 THRESHOLDS = 16  # doubts at which plans may stop
+PLANS = 256  # kept at most; then all are forgotten, and made anew as they are asked for
 TOGETHER = 32  # plans whose errors are looked at together
 
 
@@ -87,9 +88,14 @@ class Calibration:
         place = int(np.searchsorted(self.temperatures, temperature, side="right")) - 1
         cell = max(0, min(place, len(self.temperatures) - 2))
         wanted = (cell, tolerance, confidence)
-        if wanted not in self._known:
-            self._known[wanted] = self._cheapest(cell, tolerance, confidence)
-        return self._known[wanted]
+        known: Plan | bool | None = self._known.get(wanted, False)
+        if not isinstance(known, bool):
+            return known
+        found = self._cheapest(cell, tolerance, confidence)
+        if len(self._known) >= PLANS:
+            self._known.clear()
+        self._known[wanted] = found
+        return found
 
     def can_be(self, confidence: float) -> bool:
         """Whether enough queries judge plans to be so sure of one."""

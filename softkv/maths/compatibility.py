@@ -280,7 +280,7 @@ def compatibility_of(given: str | Compatibility | Callable[[Any, Any], Any]) -> 
         return given
     if callable(given):
         return custom(given)
-    if given in COMPATIBILITIES:
+    if isinstance(given, str) and given in COMPATIBILITIES:
         return COMPATIBILITIES[given]
     if given in ("bilinear", "additive"):
         raise NotExpressible(f"{given!r} needs its matrices. Pass compatibility={given}(...), imported from softkv.")

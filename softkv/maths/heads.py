@@ -102,7 +102,9 @@ class Heads:
         if self.b_v is not None:
             means = means + self.b_v[:, None, :]
         means = means.swapaxes(-3, -2)
-        joined = means.reshape(*means.shape[:-2], -1)  # (..., b, h, c) -> (..., b, h x c)
+        joined = means.reshape(
+            *means.shape[:-2], means.shape[-2] * means.shape[-1]
+        )  # (..., b, h, c) -> (..., b, h x c)
         if self.w_o is not None:
             joined = joined @ self.w_o.swapaxes(-1, -2)
         return joined if self.b_o is None else joined + self.b_o

@@ -189,6 +189,8 @@ def _check_heads_fit(queries: Array, keys: Array, values: Values, heads: Heads) 
             raise ShapeError(
                 f"the {what} have width {x.shape[-1]}, but these heads take width {width}. Pass {what} of that width."
             )
+    if heads.w_v is None:
+        _check_unprojected(heads, int(values.array.shape[-1]))
     given, taken = values.array.shape[-1], heads.value_width
     if taken is not None and given != taken:
         raise ShapeError(
@@ -196,15 +198,35 @@ def _check_heads_fit(queries: Array, keys: Array, values: Values, heads: Heads) 
         )
 
 
+def _check_unprojected(heads: Heads, width: int) -> None:
+    """Refuse projections that do not fit values of this width, which no w_v makes narrower or wider."""
+    w_o, joined = heads.w_o, len(heads) * width
+    for name, x, fitting in (
+        ("b_v", heads.b_v, (len(heads), width)),
+        ("w_o", w_o, (None if w_o is None else int(w_o.shape[0]), joined)),
+        ("b_o", heads.b_o if w_o is None else None, (joined,)),
+    ):
+        if x is not None and tuple(x.shape) != fitting:
+            raise ShapeError(
+                f"expected {name} of shape {fitting} for {len(heads)} heads and values of width {width} without w_v, "
+                f"got {tuple(x.shape)}. Make it fit, or pass w_v."
+            )
+
+
 def _temperature(library: Library, given: Any, queries: Array, leading: tuple[int, ...]) -> Any:
     if isinstance(given, (int, float, np.number)) and not isinstance(given, bool):
-        given = float(given)
+        try:
+            given = float(given)
+        except OverflowError:
+            given = math.inf
         if not (math.isfinite(given) and given > 0):
             raise TemperatureError(
                 f"expected a temperature above 0, got {given}. For the single best row ask for k=1; for the plain mean "
                 f"use compatibility='uniform'."
             )
         return given
+    if isinstance(given, (bool, np.bool_)):
+        raise TemperatureError(f"expected a temperature above 0, got {given}. Pass a number.")
     temperature = library.double(library.array(given, like=queries))  # beside float32 vectors it may leave float32
     plain = library.constant(temperature)
     if not (library.finite(plain) & (plain > 0)).all():

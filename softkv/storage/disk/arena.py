@@ -85,7 +85,7 @@ class Arena:
         self.path, self.shape, self.granule = path, shape, granule
         self._descriptor = descriptor
         self._map: mmap.mmap | None = None
-        self._closed, self._lock = False, threading.Lock()
+        self._closed, self._lock = False, threading.RLock()  # reentrant: a signal handler may ask
 
     @classmethod
     def create(cls, path: str, identity: ArenaIdentity, granule: int) -> "Arena":
@@ -209,7 +209,9 @@ class VerifiedRows:
         self._left = 0  # how many of them are not verified yet
         self._progress = (-1, 0, 0)  # the last unfinished window that was verified: number, length, checksum
         self._kept: dict[int, list[int]] = {}  # checksums of windows, in groups of neighbours
-        self._lock = threading.Lock()
+        # Reentrant: a signal handler may ask while it is held, and even grow the prefix. What is known then is put in
+        # place last, and only if the prefix is still the same; at worst windows are compared once more.
+        self._lock = threading.RLock()
 
     def grow(self, rows: int, tail: int) -> None:
         """Extend the prefix to `rows` committed rows, whose unfinished window has checksum `tail`."""
@@ -221,8 +223,9 @@ class VerifiedRows:
             unfinished = self._bytes // granule
             verified = np.zeros(-(-size // granule), np.bool_)
             verified[:unfinished] = self._verified[:unfinished]
-            self._left = len(verified) - int(np.count_nonzero(verified))
-            self._bytes, self._tail, self._verified = size, tail, verified
+            left = len(verified) - int(np.count_nonzero(verified))
+            if size > self._bytes:
+                self._left, self._bytes, self._tail, self._verified = left, size, tail, verified
 
     def block(self, start: int, stop: int) -> AnyArray:
         """Rows start .. stop - 1 as a view of the file."""
@@ -264,10 +267,17 @@ class VerifiedRows:
             return
         with self._lock:
             # Subtle: not for the row count of the caller. The prefix may have grown since, with a new last checksum.
-            data = flat(self.arena.rows(self._bytes // self.arena.shape.row_bytes))
+            size, tail, verified, progress = self._bytes, self._tail, self._verified, self._progress
+            data = flat(self.arena.rows(size // self.arena.shape.row_bytes))
             fresh = self._fresh(windows)
-            if len(fresh):
-                self._verify_fresh(data, fresh)
+            if not len(fresh):
+                return
+            self._verify_fresh(data, fresh, size, tail, progress)
+            verified[fresh] = True
+            left, end = len(verified) - int(np.count_nonzero(verified)), size // self.arena.granule
+            now = (end, size % self.arena.granule, tail) if fresh[-1] == end else progress
+            if self._verified is verified:
+                self._left, self._progress = left, now
 
     def _fresh(self, windows: Counts) -> Counts:
         """The windows among these that were not compared yet, each once, in their order."""
@@ -280,30 +290,28 @@ class VerifiedRows:
         touched[windows] = True
         return np.flatnonzero(touched & ~self._verified)
 
-    def _verify_fresh(self, data: memoryview, fresh: Counts) -> None:
+    def _verify_fresh(
+        self, data: memoryview, fresh: Counts, size: int, tail: int, progress: tuple[int, int, int]
+    ) -> None:
         """Compare windows, each given once and in order: all in one call, since most have no neighbour among them."""
-        complete = self._bytes // self.arena.granule
+        complete = size // self.arena.granule
         runs = [(first, min(last, complete)) for first, last in _runs_of(fresh) if first < complete]
         expected = [one for first, last in runs for one in self._asked(first, last, complete)]
-        expected += [self._tail] * int(fresh[-1] == complete)
+        expected += [tail] * int(fresh[-1] == complete)
         if len(fresh) * self.arena.granule < _WORTH_A_THREAD:
-            self._compare(data, fresh, expected)
+            self._compare(data, fresh, expected, progress)
         else:
             middle = len(fresh) // 2
-            with beside(partial(self._compare, data, fresh[middle:], expected[middle:])) as other:
-                self._compare(data, fresh[:middle], expected[:middle])
+            with beside(partial(self._compare, data, fresh[middle:], expected[middle:], progress)) as other:
+                self._compare(data, fresh[:middle], expected[:middle], progress)
             other[0].result()
-        self._verified[fresh] = True
-        self._left -= len(fresh)
-        if fresh[-1] == complete:
-            self._progress = (complete, self._bytes % self.arena.granule, self._tail)
 
-    def _compare(self, data: memoryview, windows: Counts, expected: list[int]) -> None:
+    def _compare(self, data: memoryview, windows: Counts, expected: list[int], progress: tuple[int, int, int]) -> None:
         """Compare windows with their checksums, and check their numbers while they are in the cache."""
         step = max(1, WINDOW // self.arena.granule)
         for start in range(0, len(windows), step):
             some, wanted = windows[start : start + step], expected[start : start + step]
-            found = self._checksums(data, some)
+            found = self._checksums(data, some, progress)
             if found != wanted:
                 wrong = next(place for place in range(len(found)) if found[place] != wanted[place])
                 raise self._damage(
@@ -329,9 +337,9 @@ class VerifiedRows:
             self._kept[start] = known
         return known[first - start : last - start]
 
-    def _checksums(self, data: memoryview, windows: Counts) -> list[int]:
+    def _checksums(self, data: memoryview, windows: Counts, progress: tuple[int, int, int]) -> list[int]:
         """The checksums of windows; of a window that has grown since it was compared, only the new part is read."""
-        granule, (seen, length, checksum) = self.arena.granule, self._progress
+        granule, (seen, length, checksum) = self.arena.granule, progress
         places = (windows * granule).tolist()
         found = [crc32(data[at : at + granule]) for at in places if at != seen * granule]
         if len(found) < len(places):
