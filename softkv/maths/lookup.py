@@ -128,9 +128,8 @@ class _Part:
         self.sharpness = inputs.sharpness(queries)
         self.mask = Mask(inputs.mask, causal)
         self.may_mask = inputs.mask is not None or causal or inputs.bias is not None
-        self.rows = (
-            min(inputs.rows, max(1, queries.stop)) if causal else inputs.rows
-        )  # none of these queries sees a later row
+        last = max(1, queries.stop) if causal else inputs.rows  # none of these queries sees a later row
+        self.rows = min(inputs.rows, last)
         self.step = _rows_at_once(inputs, queries, copies=compatibility.copies)
         self.keys = inputs.over_heads(inputs.keys)
         asked = inputs.queries[..., queries, :]
