@@ -146,10 +146,9 @@ async function askOwn(asking = askingNow(), method = 'lookup') {
     const [key, wanted, k, hard] = JSON.parse(asking);
     // The page has projected vectors where a metric was learned, so the original vector of the key is requested.
     if (wanted.query === null) wanted.query = (await inStore('POST', 'items/get', { keys: [key], whole: true }, scene)).told.items[0].vector;
-    const { heads } = scene;
-    Object.assign(wanted, method === 'compare' ? { k } : { heads, ...(hard && { k: 1, show: 1 }) });
+    Object.assign(wanted, method === 'compare' ? { k } : { heads: scene.heads, ...(hard && { k: 1, show: 1 }) });
     const { told } = await inStore('POST', method, wanted, scene);
-    if (method === 'lookup') Object.assign(there, { asked: asking, answer: told, ways: heads && {} });
+    if (method === 'lookup') Object.assign(there, { asked: asking, answer: told, ways: scene.heads && {} });
     else if (there.asked === asking) there.ways = told;
   });
   there.busy[method] = false;

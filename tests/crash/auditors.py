@@ -169,16 +169,9 @@ class Auditor:
         """Calls that each see a commit of their own."""
         _require_all_money(self.db, self.tally)
         name = f"guest {self.random.randrange(GUESTS)}"
-        all_of_them, start = {"serial": {"$gte": 0}}, self.random.randrange(100)
-        item = self.tally.timed(lambda: next(iter(self.db.select(all_of_them, start=start)), None))
-        if item is None:
-            again, generation = len(list(self.db.select(all_of_them))), self.db._view().snapshot.generation
-            with softkv.open(self.db.path, "r") as other:
-                afresh = len(list(other.select(all_of_them)))
-            raise AssertionError(
-                f"no item from {start} on has a serial; now {again} of {len(self.db)} have one in generation "
-                f"{generation}, and {afresh} for a new handle"
-            )
+        start = self.random.randrange(ACCOUNTS)  # so many never go; with guests there may be fewer than a hundred items
+        item = self.tally.timed(lambda: next(iter(self.db.select({"serial": {"$gte": 0}}, start=start)), None))
+        assert item is not None, f"no item from {start} on has a serial"
         vectors, _ = facts([item.name], [item.payload["version"]], 1)
         assert np.array_equal(item.vector, vectors[0])
         value = self.tally.timed(lambda: self.db.get(name))
