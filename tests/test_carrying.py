@@ -1,6 +1,7 @@
 """What a store has learned goes with it: through every format of export, through compaction and through repair."""
 
 import base64
+import errno
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from softkv.files.exports import header as heads
 
 from .commands import ran
 from .scales import scaled
+from .test_writer import failing
 
 ITEMS, WIDTH = 400, 6
 FORMATS = [".jsonl", ".npz", ".parquet"]
@@ -392,6 +394,19 @@ def test_a_repair_says_what_was_learned_and_lost(tmp_path: Path, waves: softkv.S
     assert (done.code, done.err.count("there are no items")) == (0, 1)
     assert [line for line in done.out.splitlines() if line.startswith("  lost")][:2] == ["  lost: '#1'", "  lost: '1'"]
     assert done.out.splitlines()[-1] == f"0 items saved to {tmp_path / 'none'}, {ITEMS} lost"
+
+
+def test_a_projection_that_the_disk_cannot_read_costs_no_item(
+    tmp_path: Path, waves: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check goes on with a note, and the items are saved without it."""
+    error = OSError(errno.EIO, "Input/output error")
+    with failing(monkeypatch, "read", error, times=9), pytest.warns(LearnedNotCarried, match="Input/output error"):
+        done = repair(waves.path, tmp_path / "new")
+    assert (done.saved, done.lost, done.report.ok) == (ITEMS, 0, True)
+    assert [note for note in done.report.notes if "Input/output error" in note]
+    with softkv.open(tmp_path / "new", "r") as again:
+        assert answers_of(again) == answers_of(waves, projection=False)
 
 
 # Another embedder

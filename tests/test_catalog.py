@@ -246,7 +246,7 @@ def test_many_checksums_are_written_part_by_part(tmp_path: Path, monkeypatch: py
     """A batch and a compaction with more of them than SQLite takes in one parameter, of at most 64 KiB here."""
     tiny.shrink(monkeypatch)
     monkeypatch.setattr(patience, "LONGEST_FIELD", 1 << 16)
-    monkeypatch.setattr(catalog, "_MOST_WINDOWS", 1 << 10)
+    monkeypatch.setattr(catalog, "MOST_LISTED", 1 << 10)
     with Store.open(tmp_path / "s", "c") as store:
         store.append(vectors(4_000, 16), np.arange(4_000.0))
         store.delete("#1")

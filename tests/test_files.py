@@ -52,8 +52,8 @@ def test_reading_the_start_of_a_shorter_file_gives_what_there_is(tmp_path: Path)
     """There are fewer bytes only when the file has fewer."""
     (tmp_path / "file").write_bytes(b"abc")
     descriptor = files.open_regular(str(tmp_path / "file"))
-    assert files.read_start(descriptor, 2, "file") == b"ab"
-    assert files.read_start(descriptor, 9, "file") == b"abc"
+    assert files.read_at(descriptor, 2, 0, "file") == b"ab"
+    assert files.read_at(descriptor, 9, 1, "file") == b"bc"
     os.close(descriptor)
 
 

@@ -37,7 +37,7 @@ def test_the_order_is_read_part_by_part(tmp_path: Path, monkeypatch: pytest.Monk
 def test_many_scattered_rows_are_read_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than SQLite takes in one parameter, where it takes at most 64 KiB."""
     monkeypatch.setattr(patience, "LONGEST_FIELD", 1 << 16)
-    monkeypatch.setattr(listing, "_MOST_ROWS", 1 << 10)
+    monkeypatch.setattr(listing, "MOST_LISTED", 1 << 10)
     with Store.open(tmp_path / "s", "c") as store:
         store.append(np.ones((60_000, 1)), np.ones(60_000))
         rows = np.arange(59_999, 0, -5)

@@ -305,6 +305,14 @@ def test_no_queries_have_no_answers(tmp_path: Path, kind: str) -> None:
                 assert (len(answers), list(answers), answers.to_dict()) == (0, [], [])
 
 
+def test_no_queries_have_no_answers_by_heads_either(tmp_path: Path) -> None:
+    """The width of the queries is that of the heads, which an empty list does not tell."""
+    heads = softkv.Heads.random(2, query_width=7, key_width=5, value_width=3, head_width=4, seed=0)
+    with filled(tmp_path / "s", "vector") as db:
+        for query in ([], np.zeros((0, 7))):
+            assert db.lookup(query, heads=heads).value.shape == (0, heads.output_width(3))
+
+
 def test_answers_outlive_the_store_when_they_are_pickled(tmp_path: Path) -> None:
     """They carry their contributors along; those that were not say that the store is closed."""
     with filled(tmp_path / "s", "number") as db:

@@ -1,8 +1,13 @@
 """Repair saves every row that can be believed, and never touches the old store."""
 
+import errno
 import os
+import re
+import sqlite3
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -333,6 +338,96 @@ def test_nothing_is_saved_where_no_checksum_can_be_read(tmp_path: Path, monkeypa
     blot(path)
     done = repair(path, tmp_path / "new")
     assert (done.saved, done.lost, len(done.missing)) == (0, 7900, 7900)
+
+
+def many_labels(path: Path) -> Path:
+    """A closed store with a label of its own for each of 3,000 items, and some pages of items and of labels."""
+    with Store.open(path, "c") as store:
+        names = [f"{number:04d}" for number in range(3000)]
+        store.append(vectors(3000), [f"label {name}" for name in names], keys=[f"key {name}" for name in names])
+    return path
+
+
+def blot_leaf(path: Path, held: bytes) -> list[int]:
+    """Make the page of a table unreadable that holds these bytes; returns the numbers behind the same word in it."""
+    content = bytearray((path / CATALOG).read_bytes())
+    start = next(at for at in range(0, len(content), 4096) if content[at] == 13 and held in content[at : at + 4096])
+    word = held.split()[0]
+    found = re.findall(word + rb" (\d{4})", content[start : start + 4096])
+    content[start : start + 4096] = b"\xff" * 4096
+    (path / CATALOG).write_bytes(content)
+    return sorted({int(number) for number in found})
+
+
+def refuse_pages(patch: pytest.MonkeyPatch) -> None:
+    """Let SQLite say of unreadable pages what it says where the disk cannot read them."""
+
+    class Refusing(sqlite3.Cursor):
+        """A cursor that meets the same pages, with another error."""
+
+        def execute(self, statement: str, arguments: Any = ()) -> sqlite3.Cursor:
+            """Begin a statement."""
+            return self._told(lambda: super(Refusing, self).execute(statement, arguments))
+
+        def fetchall(self) -> list[Any]:
+            """End it."""
+            return self._told(super().fetchall)
+
+        def _told(self, work: Callable[[], Any]) -> Any:
+            try:
+                return work()
+            except sqlite3.DatabaseError as error:
+                if "malformed" in str(error):
+                    raise sqlite3.OperationalError("disk I/O error") from error
+                raise
+
+    class Driver(sqlite3.Connection):
+        """A connection of such cursors."""
+
+        def execute(self, statement: str, arguments: Any = ()) -> sqlite3.Cursor:
+            """Begin a statement."""
+            return self.cursor(Refusing).execute(statement, arguments)
+
+    real = sqlite3.connect
+    patch.setattr(sqlite3, "connect", lambda *given, **named: real(*given, factory=Driver, **named))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("held", [b"label 1500", b"key 1500"])
+def test_an_unreadable_page_costs_what_stands_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bytes, refused: bool
+) -> None:
+    """Damaged, or on a sector that the disk cannot read: of the labels and of the items no other is lost."""
+    lost = blot_leaf(many_labels(tmp_path / "old"), held)
+    if refused:
+        refuse_pages(monkeypatch)
+    done = repair(tmp_path / "old", tmp_path / "new")
+    monkeypatch.undo()
+    assert 10 < len(lost) < 300
+    assert (done.saved, done.lost) == (3000 - len(lost), len(lost))
+    assert list(done.missing) == ([f"key {number:04d}" for number in lost] if b"label" in held else lost)
+    with Store.open(tmp_path / "new") as store:
+        assert store.check().ok
+        left = [f"label {number:04d}" for number in range(3000) if number not in lost]
+        assert [store.get(f"key {name.split()[1]}").value for name in left] == left
+
+
+def test_rows_that_the_disk_cannot_read_are_lost_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read and not mapped before they are believed, since touching such a map would end the process."""
+    wide(tmp_path / "old").close()
+    place, real = HEADER + 5 * WINDOW + 17, os.pread
+    wanted = os.stat(tmp_path / "old" / GENERATION / "keys.f32").st_ino
+
+    def pread(descriptor: int, size: int, offset: int) -> bytes:
+        if os.fstat(descriptor).st_ino == wanted and offset <= place < offset + size:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    done = repair(tmp_path / "old", tmp_path / "new")
+    assert (done.saved, done.missing) == (23, ("key 10",))
+    (finding,) = done.report.findings
+    assert f"bytes {HEADER + 5 * WINDOW} to {HEADER + 5 * WINDOW + GRANULE} cannot be read" in finding
 
 
 VALUES = {

@@ -58,7 +58,7 @@ def test_a_hundred_thousand_keys_at_once(tmp_path: Path) -> None:
 def test_any_number_of_keys_may_be_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than Python may nest calls of what one statement takes, most of them of no item."""
     monkeypatch.setattr(roster, "_MOST_KEYS", 1)
-    monkeypatch.setattr(roster, "_MOST_ROWS", 1)
+    monkeypatch.setattr(roster, "MOST_LISTED", 1)
     with Store.open(tmp_path / "s", "c") as store:
         store.append(vectors(2), [1.0, 2.0], keys=["a", "b"])
         asked = ["b", *(f"none {number}" for number in range(2_000)), "a"]

@@ -157,6 +157,14 @@ def test_a_quarter_is_gathered_for_several_queries_and_masked_for_one(indexed: s
     assert [each.row for each in one.contributors] == [each.row for each in several[0].contributors]
 
 
+def test_what_a_lookup_cannot_take_is_named_where_an_index_would_answer(indexed: softkv.SoftKV) -> None:
+    """The way is chosen by the mask and by k, which are looked at before."""
+    with pytest.raises(softkv.errors.ShapeError, match="ragged"):
+        indexed.lookup(QUERIES[:2], mask=[[True], [True, False]])
+    with pytest.raises(softkv.errors.KindError, match="k to be a whole number"):
+        indexed.lookup(QUERIES[0], k=2.5)  # type: ignore[call-overload]
+
+
 def test_planes_are_read_off_all_items(tmp_path: Path) -> None:
     """What would do without is named."""
     with softkv.open(tmp_path / "s", compatibility="gaussian") as db:

@@ -19,7 +19,7 @@ from softkv.asking.learned import Learned, read, read_file
 from softkv.asking.profile import Profile
 from softkv.asking.view import View
 from softkv.database.guarding import rebased
-from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StoreDamaged, StoreExists
+from softkv.errors import BadRecord, FormatTooNew, IndexDamaged, StorageFailed, StoreDamaged, StoreExists
 from softkv.guard.guard import Guard
 from softkv.logs import hint
 from softkv.progress import Progress
@@ -179,7 +179,10 @@ def repair(path: AnyPath, new: AnyPath, *, shard: bool = False) -> Repaired:
         try:
             if store.layout is None:
                 raise IndexDamaged(EMPTY)
-            learned = read_file(index(name), os.fsdecode(path), store.layout.key_width)
+            try:
+                learned = read_file(index(name), os.fsdecode(path), store.layout.key_width)
+            except StorageFailed as error:  # the old file cannot be read, but all that is needed here is what is in it
+                raise IndexDamaged(str(error)) from error
             facts = learned.facts if shard else _counted(learned.facts, done)
             _settle(store, settings, replace(learned.without_numbers(), facts=facts))
         except IndexDamaged as error:

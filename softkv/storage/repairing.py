@@ -13,6 +13,7 @@ import numpy as np
 
 from softkv.errors import StoreDamaged, StoreExists
 from softkv.ndarrays import Rows
+from softkv.storage.catalog.connection import UNREADABLE
 from softkv.storage.catalog.parsing import loaded
 from softkv.storage.catalog.patience import Endless
 from softkv.storage.catalog.roster import Roster, RosterEntry
@@ -83,7 +84,7 @@ def _names(roster: Roster, rows: Rows) -> list[str | int]:
     if len(rows) <= _BATCH:
         try:
             return [entry.name for entry in roster.entries(rows)]
-        except StoreDamaged as error:
+        except UNREADABLE as error:
             if len(rows) == 1 or isinstance(error, Endless) or not _any_there(roster, rows):
                 return list(rows.tolist())
     middle = len(rows) // 2

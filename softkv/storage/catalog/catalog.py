@@ -11,8 +11,9 @@ from operator import attrgetter
 from typing import Any
 
 from softkv.errors import FormatTooNew, IndexDamaged, StoreDamaged, WriterFenced
-from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.connection import UNREADABLE, Connection
 from softkv.storage.catalog.deaths import Bitmap, bitmap_of
+from softkv.storage.catalog.patience import MOST_LISTED, Endless
 from softkv.storage.catalog.secret import make_secret
 from softkv.storage.catalog.tables import (
     APPLICATION,
@@ -233,8 +234,8 @@ class Catalog:
 
     def put_windows(self, generation: int, role: str, finished: Sequence[tuple[int, int]]) -> None:
         """Write the checksums of windows that became complete, or were rebuilt; windows are consecutive."""
-        for start in range(0, len(finished), _MOST_WINDOWS):
-            checksums = json.dumps([checksum for _, checksum in finished[start : start + _MOST_WINDOWS]])
+        for start in range(0, len(finished), MOST_LISTED):
+            checksums = json.dumps([checksum for _, checksum in finished[start : start + MOST_LISTED]])
             self.connection.run(_PUT_WINDOWS, (generation, role, finished[start][0], checksums))
 
     def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
@@ -247,6 +248,8 @@ class Catalog:
 
     def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
         """The checksums of the complete windows first .. last - 1 by their numbers, as far as there are any."""
+        if last - first == 1:  # by its number: to find the end of a range, the page behind it may be read
+            return dict(self.connection.rows(_WINDOW, (generation, role, first)))
         return dict(self.connection.rows(_WINDOWS, (generation, role, first, last)))
 
     def put_granule(self, generation: int, size: int) -> None:
@@ -292,14 +295,19 @@ class Catalog:
         last = self.connection.value("SELECT max(code) FROM labels")
         return last + 1 if isinstance(last, int) else 0
 
-    def sound_labels(self) -> dict[int, str]:
-        """The labels by code whose checksums are right, for callers that go on after damage."""
-        sound = {}
-        for code, text, count, found in self.connection.rows(_LABEL_BYTES):
-            label = bytes(text or b"").decode(errors="replace")
-            if seal(code, label, count) == found:
-                sound[code] = label
-        return sound
+    def sound_labels(self, codes: Sequence[int]) -> dict[int, str]:
+        """The labels of these codes whose checksums are right, for callers that go on after damage."""
+        rows, middle = None, len(codes) // 2
+        try:
+            if len(codes) <= MOST_LISTED:
+                rows = self.connection.rows(_LABEL_BYTES, (json.dumps(codes),))
+        except UNREADABLE as error:  # one unreadable page fails them all
+            if isinstance(error, Endless) or not middle:
+                return {}
+        if rows is None:
+            return self.sound_labels(codes[:middle]) | self.sound_labels(codes[middle:])
+        labels = ((code, bytes(text or b"").decode(errors="replace"), *others) for code, text, *others in rows)
+        return {code: label for code, label, count, found in labels if seal(code, label, count) == found}
 
     def put_labels(self, labels: Iterable[tuple[int, str, int]]) -> None:
         """Write labels, new ones or with new counts."""
@@ -352,12 +360,11 @@ class Catalog:
 _fields_of = attrgetter(*(field.name for field in fields(Head)))
 _HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM state"
 _STANDING = "SELECT * FROM generations WHERE generation = ?"
-_OF_AN_ARENA = "generation = ? AND role = ? AND window >= ? AND window < ?"
-_WINDOWS = f"SELECT window, checksum FROM windows WHERE {_OF_AN_ARENA} ORDER BY window"
-_MOST_WINDOWS = 1 << 20  # in one statement; see patience.py
+_CHECKSUMS = "SELECT window, checksum FROM windows WHERE generation = ? AND role = ? AND window"
+_WINDOW, _WINDOWS = f"{_CHECKSUMS} = ?", f"{_CHECKSUMS} >= ? AND window < ? ORDER BY window"
 _PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM json_each(?)"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = [f"FROM {table} WHERE generation = ? AND (? IS NULL OR name = ?)" for table in ("indexes", "derived")]
 _INDEX = "SELECT * FROM indexes WHERE generation = ? AND name = ?"
 _LABELS = "SELECT * FROM labels WHERE code >= 0 ORDER BY code"
-_LABEL_BYTES = "SELECT code, CAST(label AS BLOB), count, seal FROM labels"
+_LABEL_BYTES = "SELECT code, CAST(label AS BLOB), count, seal FROM json_each(?) a CROSS JOIN labels ON code = a.value"

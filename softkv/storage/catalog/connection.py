@@ -32,6 +32,7 @@ from softkv.storage.catalog.patience import Endless, Patience
 from softkv.storage.disk import files
 from softkv.storage.threads import OwnLock
 
+UNREADABLE = (StoreDamaged, StorageFailed)  # what reading a page raises that is damaged, or that the disk refuses
 _WRITER = {"journal_mode": "wal", "synchronous": 2, "cache_size": -32_000}
 _READER = {"query_only": 1, "cache_size": -8_000}
 _BOTH = {"busy_timeout": 5_000, "trusted_schema": 0, "cell_size_check": 1, "mmap_size": 0}

@@ -16,10 +16,10 @@ import numpy as np
 from softkv.ndarrays import Flags, Rows
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.parsing import numbers_of
+from softkv.storage.catalog.patience import MOST_LISTED
 from softkv.storage.catalog.tables import items_name
 
 _STRIDE = 1 << 13  # rows of one statement
-_MOST_ROWS = 1 << 20  # of a list in one statement; see patience.py
 _NEAR = 4  # with fewer than one wanted row in so many, rows are read by a list, which takes twice as long for each
 _NAME, _VALUE = "coalesce(i.key, '#' || i.item)", "(SELECT c.value FROM contents c WHERE c.item = i.item)"
 
@@ -75,7 +75,7 @@ class Listing:
             )
         else:
             asked = f"FROM json_each(?) asked JOIN {self._items} i ON i.row = asked.value"
-            portions = [rows[start : start + _MOST_ROWS].tolist() for start in range(0, len(rows), _MOST_ROWS)]
+            portions = [rows[start : start + MOST_LISTED].tolist() for start in range(0, len(rows), MOST_LISTED)]
             found = [one for some in portions for one in self._asked(f"SELECT i.row, {what} {asked}", json.dumps(some))]
         cells = dict(found)
         try:

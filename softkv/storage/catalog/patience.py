@@ -19,6 +19,7 @@ STEPS = 1_000_000  # between two checks: some hundredths of a second
 FEWEST = 3 * STEPS
 FOR_A_BYTE = 50  # of the catalog, or of a parameter; a row has thirty bytes and takes some fifty steps
 FOR_A_ROW = 2_000  # that is written
+MOST_LISTED = 1 << 20  # numbers in a parameter that is a list: so many take fewer steps, and fit in a field
 
 
 class Endless(StoreDamaged):

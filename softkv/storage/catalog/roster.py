@@ -21,9 +21,9 @@ from softkv.errors import StoreDamaged
 from softkv.ndarrays import Flags, Rows
 from softkv.storage.batch import Batch, Content
 from softkv.storage.catalog.catalog import Catalog
-from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.connection import UNREADABLE, Connection
 from softkv.storage.catalog.parsing import loaded, numbers_of
-from softkv.storage.catalog.patience import Endless
+from softkv.storage.catalog.patience import MOST_LISTED, Endless
 from softkv.storage.catalog.tables import insertion, item_seal, items_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ _NO_TEXTS = crc32(b"-\0-\0=")  # of the content of an item that has a payload an
 _STRIDE = 1 << 10  # rows that one statement reads for a filter: they stay in the cache; with 8,192 it takes 8% longer
 
 _LONGEST_LIST = 1 << 23  # characters of the list of keys in one statement; see patience.py
-_MOST_ROWS = 1 << 20  # in one statement
 _MOST_KEYS = 1 << 12  # in one statement that reads whole items
 COPIED = 1 << 16  # the most items that one `Roster.copy` takes
 _PLACE_BITS = 16
@@ -190,8 +189,8 @@ class Roster:
 
     def entries(self, rows: Rows) -> list[RosterEntry]:
         """The entries of these rows, in this order, dead or alive."""
-        if len(rows) > _MOST_ROWS:
-            portions = (rows[start : start + _MOST_ROWS] for start in range(0, len(rows), _MOST_ROWS))
+        if len(rows) > MOST_LISTED:
+            portions = (rows[start : start + MOST_LISTED] for start in range(0, len(rows), MOST_LISTED))
             return [entry for portion in portions for entry in self.entries(portion)]
         found = self._connection.rows(self._sql.by_rows, (json.dumps(rows.tolist()),))
         if len(found) != len(rows):
@@ -250,7 +249,7 @@ class Roster:
 
     def bury(self, rows: Rows, commit: int) -> None:
         """Mark these live rows as dead."""
-        lists = [json.dumps(rows[start : start + _MOST_ROWS].tolist()) for start in range(0, len(rows), _MOST_ROWS)]
+        lists = [json.dumps(rows[start : start + MOST_LISTED].tolist()) for start in range(0, len(rows), MOST_LISTED)]
         if self._connection.run_many(self._sql.bury, [(commit, commit, one) for one in lists]) != len(rows):
             raise self._connection.damage("some rows to delete are not live")
 
@@ -278,8 +277,11 @@ class Roster:
     def survey(self, start: int, stop: int) -> tuple[Flags, Flags, Flags]:
         """For each of the rows start .. stop - 1: whether it is there, undamaged, and live."""
         try:
-            listed = self._connection.rows(self._sql.between, (start, stop))
-        except StoreDamaged as error:  # one unreadable field or page fails them all, so halve the range to find it
+            if stop - start == 1:  # by its number: to find the end of a range, the page behind it may be read
+                listed = self._connection.rows(self._sql.by_rows, (f"[{start}]",))
+            else:
+                listed = self._connection.rows(self._sql.between, (start, stop))
+        except UNREADABLE as error:  # one unreadable field or page fails them all, so halve the range to find it
             if isinstance(error, Endless):
                 nothing = np.zeros(stop - start, np.bool_)
                 return ~nothing, nothing, nothing

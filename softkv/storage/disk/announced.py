@@ -68,7 +68,7 @@ def _read(directory: str) -> Announcement | None:
         return None
     try:
         status = os.fstat(descriptor)
-        said = files.read_start(descriptor, _LONGEST + 1, path)
+        said = files.read_at(descriptor, _LONGEST + 1, 0, path)
         ours = sys.platform != "win32" and status.st_uid == os.geteuid()
         trusted = ours and not stat.S_IMODE(status.st_mode) & 0o077
         return _parsed(said) if trusted and len(said) <= _LONGEST else None

@@ -105,7 +105,7 @@ class Arena:
         """Open the file after comparing its header; `believe_header=False` skips that, to save what is left."""
         descriptor = files.open_regular(path, write=write)
         try:
-            found = files.read_start(descriptor, HEADER, path)
+            found = files.read_at(descriptor, HEADER, 0, path)
             if believe_header and found != identity.header():
                 raise StoreDamaged(f"{path}: {_difference(found, identity)}. `softkv check` tells what is left.")
         except BaseException:
@@ -173,12 +173,11 @@ class Arena:
 
     def checksum(self, start: int, end: int) -> int:
         """The checksum of these bytes of rows as they are on the disk; they must be there."""
-        return crc32(flat(self.numbers(start, end)))
+        return crc32(self.content(start, end))
 
-    def numbers(self, start: int, end: int) -> AnyArray:
-        """The numbers in these bytes of rows; the file may be far longer, so no more of it is mapped."""
-        cells = self.rows(min(self.stored_rows(), -(-end // self.shape.row_bytes))).reshape(-1)
-        return cells[start // cells.itemsize : end // cells.itemsize]
+    def content(self, start: int, end: int) -> bytes:
+        """The bytes of rows from one to another. Not by a map: to touch what the disk cannot read would end the process."""
+        return files.read_at(self._descriptor, end - start, HEADER + start, self.path)
 
     def _require_length(self, needed: int) -> None:
         if self._closed:

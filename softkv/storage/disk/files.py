@@ -114,14 +114,13 @@ def begin_to_sync(descriptor: int, offset: int, size: int) -> None:
             os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_DONTNEED)
 
 
-def read_start(descriptor: int, size: int, path: str) -> bytes:
-    """Read the first `size` bytes of a file, fewer only when it has fewer."""
+def read_at(descriptor: int, size: int, offset: int, path: str) -> bytes:
+    """Read `size` bytes of a file from `offset` on, fewer only where it ends."""
     pieces = []
     with translating(f"cannot read {path}"):
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        while size and (piece := os.read(descriptor, size)):
+        while size and (piece := os.pread(descriptor, size, offset)):
             pieces.append(piece)
-            size -= len(piece)
+            size, offset = size - len(piece), offset + len(piece)
     return b"".join(pieces)
 
 
@@ -129,7 +128,7 @@ def start_of(path: str, size: int) -> bytes:
     """Read the first `size` bytes of a regular file."""
     descriptor = open_regular(path)
     try:
-        return read_start(descriptor, size, path)
+        return read_at(descriptor, size, 0, path)
     finally:
         os.close(descriptor)
 

@@ -108,7 +108,7 @@ def lock_writer(directory: str) -> FileLock:
     try:
         with suppress(OSError):
             os.unlink(os.path.join(directory, SERVER))  # a killed server may have had the process number of this one
-        lock.sign(holder.encode(), note_in(files.read_start(lock.descriptor, _LONGEST, lock.path)))
+        lock.sign(holder.encode(), note_in(files.read_at(lock.descriptor, _LONGEST, 0, lock.path)))
     except BaseException:
         lock.release()
         raise

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StoreDamaged, StoreNotFound
+from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StorageFailed, StoreDamaged, StoreNotFound
 from softkv.ndarrays import AnyArray, Flags
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
-from softkv.storage.catalog.connection import Connection
+from softkv.storage.catalog.connection import UNREADABLE, Connection
 from softkv.storage.catalog.deaths import Deaths
 from softkv.storage.catalog.derived import damaged_rows
 from softkv.storage.catalog.roster import Roster
@@ -218,7 +218,7 @@ def _granule(report: Report, catalog: Catalog, standing: Standing) -> int:
     """How many bytes each checksum of a generation covers; where that is not known, it follows from their number."""
     try:
         return catalog.granule(standing.generation)
-    except StoreDamaged as error:
+    except UNREADABLE as error:
         report.findings.append(str(error))
         many = len(catalog.known_windows(standing.generation, "keys", 0, 1 << 60))
         return WINDOW if many <= standing.rows * standing.layout.keys.row_bytes // WINDOW else GRANULE
@@ -243,7 +243,7 @@ def _survey_derived(report: Report, connection: Connection) -> None:
         odd = damaged_rows(connection)
         if odd:
             report.notes.append(f"{connection.path}: {len(odd)} derived parts are damaged: rows {odd[:5]} of the table")
-    except StoreDamaged as error:
+    except UNREADABLE as error:
         report.notes.append(str(error))
 
 
@@ -276,7 +276,7 @@ def _survey_indexes(report: Report, catalog: Catalog, directory: str, head: Head
             found = index_files.find(catalog, directory, head.generation, name, head.number)
             if found is not None:
                 found.verify()
-        except IndexDamaged as error:
+        except (IndexDamaged, StorageFailed) as error:
             report.notes.append(f"index file {name!r}: {error}")
 
 
@@ -344,12 +344,11 @@ def _survey_labels(found: Survey, catalog: Catalog) -> None:
     """Survey the labels, and mark the rows whose label is damaged."""
     with _going_on(found.report):
         catalog.labels()
-    with _going_on(found.report):
-        found.labels = catalog.sound_labels()
     values = found.arenas[1]
-    codes = values.rows(min(len(found.good), values.stored_rows()))[:, 0]
-    known = np.isin(codes, np.fromiter(found.labels, np.int64, len(found.labels)))
-    lost = np.flatnonzero(found.good[: len(codes)] & ~known)
+    rows = np.flatnonzero(found.good[: values.stored_rows()])  # the disk may fail to read others
+    codes = values.rows(min(len(found.good), values.stored_rows()))[rows, 0]
+    found.labels = catalog.sound_labels(np.unique(codes).tolist())
+    lost = rows[~np.isin(codes, np.fromiter(found.labels, np.int64, len(found.labels)))]
     if len(lost):
         found.report.findings.append(f"{_rows(lost)} the code of a label that is not there")
         found.good[lost] = False

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
 from operator import itemgetter
+from zlib import crc32
 
-from softkv.errors import StoreDamaged
-from softkv.ndarrays import AnyArray
+import numpy as np
+
+from softkv.errors import StorageFailed
 from softkv.storage.catalog.catalog import Catalog
+from softkv.storage.catalog.connection import UNREADABLE
 from softkv.storage.catalog.patience import Endless
-from softkv.storage.disk.arena import Arena, flat, window_checksums
+from softkv.storage.disk.arena import Arena, window_checksums
 from softkv.storage.disk.numbers import believable
 from softkv.storage.layout import WINDOW
 
@@ -56,9 +59,12 @@ class Problems:
         """Whether there is no damage between two bytes: tested first, since it is quicker than window by window."""
         if self.arena.stored_bytes() < end:
             return False
-        numbers = self.arena.numbers(start, end)
-        found = window_checksums(flat(numbers), 0, end - start, self.arena.granule)
-        return found == expected and self._believes(numbers)
+        try:
+            content = self.arena.content(start, end)
+        except StorageFailed:
+            return False
+        found = window_checksums(memoryview(content), 0, end - start, self.arena.granule)
+        return found == expected and self._believes(content)
 
     def _expected(self, start: int, end: int) -> list[int | None]:
         """The checksums of the windows between two bytes, as far as there are any."""
@@ -73,7 +79,7 @@ class Problems:
             return {}
         try:
             return self.catalog.known_windows(self.generation, self.arena.shape.role, first, last)
-        except StoreDamaged as error:  # one unreadable page fails them all
+        except UNREADABLE as error:  # one unreadable page fails them all
             self.endless = isinstance(error, Endless)
             alone = [self._known(window, window + 1) for window in range(first, last)] if last - first > 1 else []
             return {window: checksum for one in alone for window, checksum in one.items()}
@@ -83,10 +89,15 @@ class Problems:
             return "are missing"
         if checksum is None:
             return "have no checksum in the catalog that can be read."
-        if self.arena.checksum(start, end) != checksum:
+        try:
+            content = self.arena.content(start, end)
+        except StorageFailed:
+            return "cannot be read: the disk or the system refuses them."
+        if crc32(content) != checksum:
             return "do not match their checksum."
-        return "" if self._believes(self.arena.numbers(start, end)) else "hold numbers that no store takes."
+        return "" if self._believes(content) else "hold numbers that no store takes."
 
-    def _believes(self, numbers: AnyArray) -> bool:
+    def _believes(self, content: bytes) -> bool:
         # The codes of labels are compared in checking.py, where the labels are known.
-        return self.arena.shape.dtype == "<i4" or believable(self.arena.shape, lambda: 0)(numbers)
+        shape = self.arena.shape
+        return shape.dtype == "<i4" or believable(shape, lambda: 0)(np.frombuffer(content, shape.dtype))
