@@ -176,7 +176,7 @@ class Arena:
         return crc32(self.content(start, end))
 
     def content(self, start: int, end: int) -> bytes:
-        """The bytes of rows from one to another. Not by a map: to touch what the disk cannot read would end the process."""
+        """The bytes of rows from one to another. By no map: to touch one that the disk cannot read ends the process."""
         return files.read_at(self._descriptor, end - start, HEADER + start, self.path)
 
     def _require_length(self, needed: int) -> None:
