@@ -118,10 +118,17 @@ def read_at(descriptor: int, size: int, offset: int, path: str) -> bytes:
     """Read `size` bytes of a file from `offset` on, fewer only where it ends."""
     pieces = []
     with translating(f"cannot read {path}"):
-        while size and (piece := os.pread(descriptor, size, offset)):
+        while size and (piece := _piece(descriptor, size, offset)):
             pieces.append(piece)
             size, offset = size - len(piece), offset + len(piece)
     return b"".join(pieces)
+
+
+def _piece(descriptor: int, size: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    os.lseek(descriptor, offset, os.SEEK_SET)  # on Windows
+    return os.read(descriptor, size)
 
 
 def start_of(path: str, size: int) -> bytes:
