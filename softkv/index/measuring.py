@@ -289,7 +289,8 @@ class _Measuring:
         values = self.arena.some_values(rows)
         if isinstance(values, Labels):
             return columns_of_labels(values.array, values.count)
-        counted = (values.array - self.units.middle.astype(values.array.dtype)).astype(np.float32, copy=False)
+        counted = np.subtract(values.array, self.units.middle.astype(values.array.dtype), out=values.array)
+        counted = counted.astype(np.float32, copy=False)
         counted *= 1.0 / self.units.size
         return VectorColumns(counted)
 

@@ -42,7 +42,7 @@ class Readable:
     """What can be read: all rows, those in lists and those behind them."""
 
     values: Values
-    some_values: Callable[[Rows], Values]  # of some rows, gathered
+    some_values: Callable[[Rows], Values]  # of some rows, in a copy
     verify: Callable[[Sequence[Run]], None]  # called before rows are read
     live: Flags | None  # None when all rows are
     rows: int
@@ -83,6 +83,10 @@ def calibrated(
         ahead = read_lists(index, arena, part_of(asked, long), [order[:FIRST] for order in opened.order[long]], show)
         sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
     stops[~sure] = 0  # nothing need be read for queries without an answer
+    if not sure.any():
+        near = read_lists(index, arena, asked, [order[:0] for order in opened.order], show)
+        unknown = np.full(len(sure), np.inf)
+        return Estimate(near, near.blend, unknown, unknown, sure)
     near = read_lists(
         index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
     )

@@ -7,6 +7,7 @@ Does not know what the sums are for (sampling.py).
 Shapes: b queries, s strata that were visited, r rows that were read, stratum by stratum, p value width.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -20,6 +21,7 @@ from softkv.ndarrays import Counts, Floats, Reals
 GROUPS = 32  # groups of rows, by which it is estimated how columns vary together
 BLOCK = 8  # rows of a stratum that belong to one group, at most
 COUNTED = 1 << 10  # rows that are counted in float64 at once
+ABREAST = 32  # rows that are multiplied by one matrix
 LOST = 8.0  # rounding errors allowed for in a product of vectors
 FEW_LABELS = 64  # the most labels that are treated as vectors
 
@@ -32,7 +34,8 @@ class Pairs:
     """
 
     weights: Floats  # (r,)
-    groups: Counts  # (r,)
+    blocks: Counts  # (r,), rising
+    lots: Counts  # the group of each block
     homes: Counts  # (s,), the groups of the sums of strata
     sides: Floats  # (s,), and their weights
 
@@ -47,22 +50,20 @@ class Pairs:
         blocks = (place % BLOCK == 0).cumsum() - 1
         signs, sides = (random.choice(np.array([-1.0, 1.0]), count) for count in (len(owners) + 1, len(draw.sizes)))
         groups, homes = (random.integers(0, GROUPS, count) for count in (blocks.max(initial=-1) + 1, len(draw.sizes)))
-        return cls(share * signs[pair], groups[blocks], homes, sides * np.sqrt(outside))
+        return cls(share * signs[pair], blocks, groups, homes, sides * np.sqrt(outside))
+
+    @property
+    def groups(self) -> Counts:
+        """The group of each row, (r,)."""
+        return self.lots[self.blocks]
 
     def sums(self, e: Reals, values: Reals, apart: Reals, draw: Draw) -> Reals:
         """Σ e·(v − apart) over the rows of each group, and over the rows of its strata, (b, GROUPS, p).
 
         `values` are (r, p); `apart` is what each query subtracts from them, (b, p).
         """
-        both = (self.groups, self.weights), (self.homes[draw.owners], self.sides[draw.owners])
-        if len(e) == 1:
-            spread, rows = np.zeros((GROUPS, len(values)), e.dtype), np.arange(len(values))
-            for groups, weights in both:
-                spread[groups, rows] += e[0] * weights.astype(e.dtype)
-            alone: Reals = spread @ values - spread.sum(1)[:, None] * apart
-            return alone[None]
         found = np.zeros((len(e), GROUPS, values.shape[1]), values.dtype)
-        for groups, weights in both:
+        for groups, weights in (self.groups, self.weights), (self.homes[draw.owners], self.sides[draw.owners]):
             order = np.argsort(groups, kind="stable")
             ends, weighted = np.searchsorted(groups[order], np.arange(GROUPS + 1)), e * weights.astype(e.dtype)
             for group, (start, end) in enumerate(pairwise(ends.tolist())):
@@ -71,17 +72,54 @@ class Pairs:
                 found[:, group] += mine @ values[rows] - mine.sum(1)[:, None] * apart
         return found
 
+    def sums_of_one(self, e: Reals, values: Reals, draw: Draw) -> tuple[Reals, Reals]:
+        """Σ e·v of one query, (r,), over the rows of each stratum, (s, p), and over those of each group, (GROUPS, p).
+
+        Behind the values there are zeros, up to a whole number of ABREAST.
+        """
+        more, runs = len(values) - len(e), ((e, draw.owners), (e * self.weights.astype(e.dtype), self.blocks))
+        padded = [(np.pad(weights, (0, more)), np.append(owners, owners[-1:].repeat(more))) for weights, owners in runs]
+        (found, owners), (parts, blocks) = _sums_in_parts(values, padded)
+        again = np.diff(owners, prepend=-1) == 0
+        sums = found[~again]
+        np.add.at(sums, owners[again], found[again])
+        groups = _grouped(self.lots[blocks], np.ones(len(blocks), e.dtype)) @ parts
+        return sums, groups + _grouped(self.homes, self.sides.astype(e.dtype)) @ sums
+
+
+def _grouped(groups: Counts, weights: Reals) -> Reals:
+    """The matrix that sums rows by group, with these weights, (n,) each -> (GROUPS, n)."""
+    found = np.zeros((GROUPS, len(weights)), weights.dtype)
+    found[groups, np.arange(len(weights))] = weights
+    return found
+
+
+def _sums_in_parts(values: Reals, runs: Sequence[tuple[Reals, Counts]]) -> list[tuple[Reals, Counts]]:
+    """Σ w·v over runs of rows, by the weights and owners of rows, (r,) each: sums, (n, p), and whose they are, (n,).
+
+    Owners rise from 0 without gaps. ABREAST rows at a time are multiplied by a matrix with a row for each owner, which
+    is several times as fast as NumPy adds up short runs; r is a multiple of that. A run that reaches over several such
+    parts has a sum in each.
+    """
+    shape = len(values) // ABREAST, ABREAST
+    owners = [whose.reshape(shape) for _, whose in runs]
+    places = [whose - whose[:, :1] for whose in owners]
+    starts = np.cumsum([np.zeros((shape[0], 1), np.int64), *(place[:, -1:] + 1 for place in places)], axis=0)
+    spread = np.zeros((shape[0], starts[-1].max(initial=0), ABREAST), values.dtype)
+    for (weights, _), place, start in zip(runs, places, starts, strict=False):
+        spread[np.arange(shape[0])[:, None], start + place, np.arange(ABREAST)] = weights.reshape(shape)
+    sums, numbers, found = spread @ values.reshape(*shape, values.shape[1]), np.arange(spread.shape[1]), []
+    for whose, (start, end) in zip(owners, pairwise(starts), strict=True):
+        there = (start <= numbers) & (numbers < end)
+        found.append((sums[there], (whose[:, :1] - start + numbers)[there]))
+    return found
+
 
 class VectorColumns:
     """Vectors, (r, p), in float32, summed in float64; `free` counts columns that do not follow from the others."""
 
     def __init__(self, values: Reals, *, free: int | None = None) -> None:
         self._values, self.free = values, values.shape[1] if free is None else free
-
-    def _about(self, means: Floats) -> tuple[Reals, Reals]:
-        """Values and means relative to the middle of the means, which keeps most of their digits."""
-        middle = means.mean(0).astype(self._values.dtype)
-        return self._values - middle, (means - middle).astype(self._values.dtype)
 
     def total(self, weights: Floats) -> Floats:
         """The sum of values by weight: Σ w·v, (b, r) -> (b, p)."""
@@ -93,25 +131,45 @@ class VectorColumns:
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
-        if len(means) == 1:
-            alone = self._values - means.astype(self._values.dtype)
-            return np.array(np.einsum("rp,rp->r", alone, alone)[None], np.float64)
-        values, apart = self._about(means)
+        return self._from_one(means)[0] if len(means) == 1 else self._from_each(means)[0]
+
+    def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+        """‖v − mean‖² of each row, (b, r), ‖Σ e·(v − mean)‖² over those of each stratum, (b, s), and sums of groups."""
+        weights = e.astype(self._values.dtype)  # in float32: these sums give a variance, to a few percent
+        if len(e) == 1:
+            distances, values = self._from_one(means)
+            sums, groups = pairs.sums_of_one(weights[0], values, draw)
+            return (
+                distances,
+                np.einsum("sp,sp->s", sums, sums)[None].astype(np.float64),
+                groups[None].astype(np.float64),
+            )
+        distances, values, apart, along = self._from_each(means)
+        mass, crossed = draw.by_stratum(e), draw.by_stratum(e * along)
+        squares = draw.squares(weights, values)
+        squares += mass * (mass * np.einsum("bp,bp->b", apart, apart)[:, None] - 2.0 * crossed)
+        return distances, np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
+
+    def _from_one(self, means: Floats) -> tuple[Floats, Reals]:
+        """‖v − mean‖² for one mean, (1, r), and all v − mean, with zeros behind, up to a whole number of ABREAST."""
+        rows, width = self._values.shape
+        values = np.zeros((rows + -rows % ABREAST, width), self._values.dtype)
+        apart = np.subtract(self._values, means.astype(values.dtype), out=values[:rows])
+        return np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64), values
+
+    def _from_each(self, means: Floats) -> tuple[Floats, Reals, Reals, Reals]:
+        """‖v − mean‖², (b, r), and values, means and products of both, relative to the middle of the means.
+
+        Relative to that, they keep most of their digits.
+        """
+        middle = means.mean(0).astype(self._values.dtype)
+        values, apart = self._values - middle, (means - middle).astype(middle.dtype)
         squares, more = np.einsum("rp,rp->r", values, values), np.einsum("bp,bp->b", apart, apart)[:, None]
         found: Floats = (squares + more).astype(np.float64)
         lost = found * (LOST * np.finfo(values.dtype).eps)  # by rounding, which must not make them smaller
-        found -= 2.0 * (apart @ values.T)
-        return np.maximum(found, 0.0) + lost
-
-    def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
-        """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
-        values, apart = self._about(means)
-        weights = e.astype(values.dtype)  # in float32: these sums give a variance, to a few percent
-        squares = draw.squares(weights, values)
-        if len(e) > 1:  # which subtract different means from the values
-            mass, along = draw.by_stratum(e), draw.by_stratum(e * (apart @ values.T))
-            squares += mass * (mass * np.einsum("bp,bp->b", apart, apart)[:, None] - 2.0 * along)
-        return np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
+        along = apart @ values.T
+        found -= 2.0 * along
+        return np.maximum(found, 0.0) + lost, values, apart, along
 
 
 class LabelColumns:
@@ -130,8 +188,8 @@ class LabelColumns:
         found: Floats = 1.0 - 2.0 * means[:, self._codes] + np.einsum("bp,bp->b", means, means)[:, None]
         return np.maximum(found, 0.0)
 
-    def sums(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats]:
-        """‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s), and the sums of all groups, (b, GROUPS, p)."""
+    def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+        """‖v − mean‖² of each row, (b, r), ‖Σ e·(v − mean)‖² over those of each stratum, (b, s), and sums of groups."""
         labels, count = self._labels, len(draw.sizes)
         places, entries = np.unique(draw.owners * labels + self._codes, return_inverse=True)
         owners, codes = places // labels, places % labels
@@ -145,7 +203,7 @@ class LabelColumns:
             weights = np.concatenate([e[number] * pairs.weights, e[number] * pairs.sides[draw.owners]])
             found = np.bincount(whose * labels + np.tile(self._codes, 2), weights, GROUPS * labels)
             groups[number] = found.reshape(GROUPS, labels) - np.bincount(whose, weights, GROUPS)[:, None] * mean
-        return np.maximum(squares, 0.0), groups
+        return self.distances(means), np.maximum(squares, 0.0), groups
 
 
 Columns: TypeAlias = VectorColumns | LabelColumns  # the values of the rows that were read

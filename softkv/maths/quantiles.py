@@ -9,7 +9,7 @@ import math
 from functools import lru_cache
 
 KNOWN = 1e7  # degrees of freedom from which on a variance counts as known
-LARGEST, HALVINGS = 32.0, 26  # the largest logarithm of a quantile, and the bisections that give six digits of it
+LARGEST, NEAR = 32.0, 1e-6  # the largest logarithm of a quantile, and how far above the true one it may be
 TERMS = 300  # of a continued fraction
 STEP, WHOLE = 1.1, 16  # columns and degrees are rounded down to powers of STEP, below WHOLE also to integers
 
@@ -47,11 +47,17 @@ def _rounded(number: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _quantile(columns: float, confidence: float, degrees: float) -> float:
-    low, high = -LARGEST, LARGEST  # of its logarithm
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
+    low, high, middle, a, b = -LARGEST, LARGEST, 0.0, columns / 2, degrees / 2  # of its logarithm
+    while high - low > NEAR:
         share = columns / (columns + degrees * math.exp(-middle))
-        low, high = (middle, high) if _below(columns / 2, degrees / 2, share) < confidence else (low, middle)
+        below, slope = _below(a, b, share), _powers(a, b, share)
+        low, high = (middle, high) if below < confidence else (low, middle)
+        # Newton's step on the logarithm of the probability above.
+        missing = (confidence - below) / (1.0 - confidence)
+        step = (1.0 - below) * math.log1p(missing) / slope if missing > -1.0 and slope else math.inf
+        if abs(step) < NEAR / 4:
+            low, high = max(low, middle - NEAR / 2), min(high, middle + NEAR / 2)
+        middle = middle + step if low < middle + step < high else (low + high) / 2
     return math.exp(high) if high < LARGEST else math.inf
 
 
@@ -59,10 +65,16 @@ def _below(a: float, b: float, x: float) -> float:
     """The regularised incomplete beta function."""
     if x <= 0.0 or x >= 1.0:
         return max(0.0, min(1.0, x))
-    logarithm = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     if x > (a + 1.0) / (a + b + 2.0):
-        return 1.0 - math.exp(logarithm) * _fraction(b, a, 1.0 - x) / b
-    return math.exp(logarithm) * _fraction(a, b, x) / a
+        return 1.0 - _powers(a, b, x) * _fraction(b, a, 1.0 - x) / b
+    return _powers(a, b, x) * _fraction(a, b, x) / a
+
+
+def _powers(a: float, b: float, x: float) -> float:
+    """xᵃ(1 − x)ᵇ divided by the beta function: how fast the regularised one rises with the logarithm of x/(1 − x)."""
+    if x <= 0.0 or x >= 1.0:
+        return 0.0
+    return math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
 
 
 def _fraction(a: float, b: float, x: float) -> float:

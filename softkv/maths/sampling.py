@@ -129,8 +129,8 @@ def sampled(
     drawn, drawn_total = stands.sum(1), values.total(stands)
     mass, total = mass + drawn, total + drawn_total
     value, pairs = total / np.where(mass > 0, mass, 1.0)[:, None], Pairs.of(draw, random)
-    sums, groups = values.sums(e, value, draw, pairs)
-    found = Deviation.of(draw, draw.by_stratum(e * e * values.distances(value)), sums, mass)
+    distances, sums, groups = values.varied(e, value, draw, pairs)
+    found = Deviation.of(draw, draw.by_stratum(e * e * distances), sums, mass)
     columns = np.minimum(_columns(found.variance.sum(1) * np.square(mass), groups), float(values.free))
     deviations = replace(found, columns=columns), Deviation.of_column(draw, e, mass)
     return Sampled(mass, total, drawn, drawn_total, *deviations)
