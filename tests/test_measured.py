@@ -193,7 +193,7 @@ def test_where_a_plan_would_read_more_than_is_drawn_rows_are_drawn(
     planned = db.lookup(queries, **options)
     calibrated = kinds(planned) == "calibrated"
     assert calibrated.sum() > 30
-    monkeypatch.setattr(route, "LISTED", 1e9)
+    monkeypatch.setattr(route, "LISTED", (1e9, 1e9))
     drawn = db.lookup(queries, **options)
     reasons, ways = (np.broadcast_to(np.asarray(one, object), len(queries)) for one in (drawn.reason, drawn.route))
     measured = ways == "measured"
@@ -360,7 +360,8 @@ def test_a_comparison_is_measured_where_a_lookup_would_be(stores: dict[str, soft
     assert found.soft.error_kind == "measured"
     assert abs(found.soft.value - exact.soft.value) <= 2 * found.soft.error
     kinds_of_strip = [one.error_kind for one in found.strip]
-    assert kinds_of_strip.count("measured") >= 2
+    assert "measured" in kinds_of_strip
+    assert kinds_of_strip.count("exact") <= len(kinds_of_strip) - 3  # others follow a plan
     for one, true in zip(found.strip, exact.strip, strict=True):
         assert true.error_kind == "exact"
         assert abs(one.value - true.value) <= 2 * one.error + 1e-6 * abs(true.value)

@@ -50,11 +50,12 @@ SPREAD = "to find the {} best by the index as surely as asked for takes as long 
 UNMEASURED = "so many rows would have to be drawn that all are read"
 MOST_DRAWN = 0.4  # a scan replaces a draw of more than this share of the rows
 # The time that drawing takes, as how many numbers of keys a scan reads in it.
-STARTED, STARTED_EACH = 30_000_000, 15_000_000  # to find out how many to draw, for a draw and for each of its queries
-DRAWN, DRAWN_NUMBER = 2500, 5.0  # for each row, and each of its numbers
-ASKED_NUMBER = 2.0  # for each number of a row, for each further query
+STARTED, STARTED_EACH = 37_000_000, 8_000_000  # to find out how many to draw, for a draw and for each of its queries
+DRAWN, DRAWN_NUMBER = 500, 7.0  # for each row, and each of its numbers
+ASKED_NUMBER = 1.0  # for each number of a row, for each query
 BATCHED = 7  # a scan takes so many times less for one of many queries than for one alone
-LISTED = 2.0  # reading a row in a list takes so many times as long as in a scan, when compared with drawing
+# Reading a row in a list counts so many times as much as in a scan, beside drawing: for one query, for each of several.
+LISTED = 2.0, 1.0
 SCATTERED = 4.0  # and when compared with a scan of few numbers
 TYPICAL = 15_000  # rows that an ordinary query draws
 
@@ -188,8 +189,13 @@ def against_loose(index: ListIndex | None, rows: int) -> str | None:
 def worth_drawing(view: View, queries: int) -> float:
     """How many rows each of so many queries may draw before a scan takes less time; at most 0 if a scan always does."""
     started, each = _drawing(view, queries)
-    scanned = view.snapshot.rows * view.layout.key_width / min(BATCHED, math.sqrt(queries))
+    scanned = view.snapshot.rows * view.layout.key_width * _for_each(queries)
     return min((scanned - started) / each, MOST_DRAWN * view.snapshot.rows)
+
+
+def _for_each(queries: int) -> float:
+    """What a scan for so many queries takes for each, beside a scan for one alone."""
+    return 1.0 / min(BATCHED, math.sqrt(queries))
 
 
 def _drawing(view: View, queries: int) -> tuple[float, float]:
@@ -203,7 +209,7 @@ def gathers_rather(rows: int, view: View, question: Question) -> bool:
     """Whether gathering the rows that are left takes less time than drawing as many as usual."""
     count = len(question.queries)
     started, each = _drawing(view, count)
-    compared = COPIED / count + 1 / min(BATCHED, math.sqrt(count))
+    compared = COPIED / count + _for_each(count)
     return gathers(rows, view, count) and rows * _numbers(view) * compared <= started + TYPICAL * each
 
 
@@ -214,7 +220,7 @@ def against_plan(view: View, question: Question, share: float, *, drawn: bool = 
     numbers = _numbers(view)
     if not drawn and measures(view, question):
         started, each = _drawing(view, len(question.queries))
-        if LISTED * share * rows * numbers > started + TYPICAL * each:
+        if LISTED[len(question.queries) > 1] * share * rows * numbers > started + TYPICAL * each:
             return PLANNED
     read = share * index.known + (rows - index.known) + COPIED * len(index.strangers)
     return MOST_READ if CHEAP + SCATTERED * read * numbers > rows * numbers else None
