@@ -14,6 +14,7 @@ import pytest
 import softkv
 from softkv.asking import lists as asking_lists
 from softkv.asking import route
+from softkv.index import measuring
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Draw
 from tests.crash.hostile.indexes import fill
@@ -208,6 +209,27 @@ def test_where_a_plan_would_read_more_than_is_drawn_rows_are_drawn(
     ways = np.broadcast_to(np.asarray(db.lookup(queries, **options).route, object), len(queries))
     assert set(ways) <= {"measured", "scan"}  # what drawing does not do is scanned, where the plan would take longer
     assert np.allclose(again.value[calibrated], planned.value[calibrated])
+
+
+def test_a_larger_draw_tells_where_a_small_one_needs_hardly_more_than_may_be_read(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More queries are measured then, as often within what they state; what was drawn in vain counts as read."""
+    db, options = stores["cosine"], {"temperature": 12 * SMALL["cosine"], "tolerance": TOLERANCE}
+    for name, rows in (("PILOT", 30), ("FEWEST", 10)):
+        monkeypatch.setattr(measuring, name, rows)
+    monkeypatch.setattr("softkv.asking.sampled.worth_drawing", lambda *_: 1550.0)
+    exact = db.lookup(QUERIES, **options | {"tolerance": 0})
+    found: dict[bool, list[softkv.Answer]] = {}
+    for again in (False, True):
+        monkeypatch.setattr(measuring, "CLOSE", 1.5 if again else 1.0)
+        found[again] = [db.lookup(query, **options) for query in QUERIES]
+    once, twice = (np.array([one.route == "measured" for one in found[again]]) for again in (False, True))
+    assert not (once & ~twice).any()
+    gained = [(found[True][number], exact[number]) for number in np.flatnonzero(twice & ~once).tolist()]
+    assert len(gained) > 15
+    assert np.mean([np.linalg.norm(one.value - true.value) <= one.error for one, true in gained]) > 0.8
+    assert min(one.rows_read - one.scored for one, _ in gained) > 2 * 30  # more than one first draw
 
 
 def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.SoftKV]) -> None:

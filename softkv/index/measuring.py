@@ -37,6 +37,7 @@ FLOOR = 0.05  # the least error to state, as a share of the tolerance: if nearly
 VARIED = 0.1  # the largest standard deviation of the mass, as a share of it: beyond, a ratio to it would be biased
 MOST_WANTED = 1e100  # its square is still a float
 DOUBTED = 3.0  # nothing is drawn if so many times as many rows seem needed as may be read
+SURER, CLOSE = 4.0, 1.5  # a first draw is repeated, with so many times as many rows, if V seems so many times too large
 SEEN = 4  # rows of each list that stand for it if its statistics do not apply
 TOGETHER, HELD = 128, 1 << 23  # queries that share a draw, and logits that are held at once
 TINY = np.finfo(np.float64).tiny
@@ -158,13 +159,13 @@ class _Measuring:
         if not len(left.numbers):
             return found
         most, rows = self.most - float(read[left.numbers].max()), max(FEWEST, PILOT * float(left.beside.share.mean()))
-        pilot = left.values.sizes(rows, left.values.alone(rows))
-        if pilot.expected > most:
+        if self._pilot(left, rows).expected > most:
             return found
         others = left.own.copy()
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
-        return self._measured(left, found, pilot, LEAST * rows, most)
+        tried = 0 if self.tells else int(np.minimum(self.population.counts, SEEN).sum())
+        return self._measured(left, found, rows, most, LEAST * rows, np.full(len(left.numbers), tried))
 
     def _known(self, read: Blend, added: Floats, beside: Elsewhere) -> Elsewhere:
         """The sums over the rows that were read and rows beside, with logits counted as in the lists."""
@@ -185,11 +186,20 @@ class _Measuring:
         enough = values.alone(DOUBTED * self.most) <= np.square(AIMS[0] * self.wanted * beside.wanted)
         return enough & values.is_sound & masses.is_sound & masses.between.any(1)
 
-    def _measured(self, left: _Open, found: Estimate, pilot: Sizes, least: float, most: float) -> Estimate:
-        """The answers, with those filled in that can be measured by drawing from `least` to about `most` rows."""
-        advised, look, thought = left, self._look(left, pilot), left.values.variance(pilot)
-        told, seen = look.told, 0 if self.tells else np.minimum(self.population.counts, SEEN).sum()
-        tried = look.compared + seen
+    def _pilot(self, left: _Open, rows: float) -> Sizes:
+        """A first draw of about so many rows."""
+        return left.values.sizes(rows, left.values.alone(rows))
+
+    def _measured(self, left: _Open, found: Estimate, rows: float, most: float, least: float, tried: Rows) -> Estimate:
+        """The answers, with those filled in that can be measured by drawing from `least` to about `most` rows.
+
+        The first draw takes about `rows`, by which chance may make a need look larger than it is: where that is hardly
+        too large, a larger one tells. So many were `tried` before, (b,).
+        """
+        pilot, everyone, advised = self._pilot(left, rows), left, left
+        look, thought = self._look(left, pilot), left.values.variance(pilot)
+        told, tried = look.told, tried + look.compared
+        unclear, spent = np.zeros(0, np.int64), tried
         for number, aim in enumerate(AIMS):
             known = 1.0 if number else MORE
             room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
@@ -201,6 +211,8 @@ class _Measuring:
             )
             allowed = np.minimum(allowed, np.square(aim * VARIED * left.beside.wanted))
             sizes, ratios = left.values.enough(goals, room, also=(left.masses, allowed), least=least)
+            if not number:
+                unclear = np.flatnonzero((ratios > 1.0) & (ratios <= CLOSE))
             some = np.flatnonzero(ratios <= 1.0)
             left, advised, tried = left.of(some), advised.of(some), tried[some]
             if not len(some):
@@ -214,6 +226,8 @@ class _Measuring:
                 break
             told, thought = _cut(look.told, rest), left.values.variance(sizes)[rest]
             left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
+        if len(unclear) and self._pilot(again := everyone.of(unclear), SURER * rows).expected <= most / SURER:
+            return self._measured(again, found, SURER * rows, most, least, spent[unclear])
         return found
 
     def _with_lists(self, left: _Open, lists: Flags) -> Near:

@@ -103,7 +103,7 @@ class Strata:
         """The fewest rows, from `least` to about `most`, with which V is expected to be no larger than (b,) goals.
 
         The strata and goals in `also` are to be met too. Returned beside the sizes is V relative to its goal, the
-        larger of the two, (b,): infinite for queries that would need more rows than allowed, which do not count.
+        larger of the two, (b,): above 1 for queries that would need more rows than allowed, which do not count.
         """
         pool = np.ones(len(goals), np.bool_)
         for _ in range(TRIES):
@@ -114,8 +114,8 @@ class Strata:
                 break
             pool &= ratios <= math.sqrt(ratios[pool].max())  # those that need far more than the others skew the sizes
             if not pool.any():
-                return sizes, np.full(len(goals), np.inf)
-        reached = ratios <= 1.0
+                return sizes, ratios
+        reached, beyond = ratios <= 1.0, np.where(ratios > 1.0, ratios, np.inf)
         low, over, worst = min(least, high), math.inf, float(ratios[reached].max(initial=0.0))
         for step in range(STEPS):
             if worst > NEARLY or not reached.any() or high == low:
@@ -127,7 +127,7 @@ class Strata:
                 high, sizes, ratios, worst = rows, fewer, found, now
             else:
                 low, over = rows, now
-        return sizes, np.where(reached & (sizes.expected <= most), ratios, np.inf)
+        return sizes, np.where(reached & (sizes.expected <= most), ratios, beyond)
 
     def _at_most(self, most: float, goals: Floats) -> tuple[float, Sizes]:
         """How many rows may be taken, including those of strata that are read whole."""
