@@ -390,7 +390,7 @@ def test_sizes_are_enough_for_all_queries_that_can_have_enough() -> None:
     assert ratios.max() <= 1
     fewer, ratios = both.enough(np.array([1e-2, 1e-14]), sizes.expected, also=wide)
     assert ratios[0] <= 1
-    assert ratios[1] == np.inf
+    assert 1e6 < ratios[1] < np.inf  # as a share of its goal
     assert fewer.expected <= sizes.expected
     assert both.of(np.array([1])).within.tolist() == other.within.tolist()
 
