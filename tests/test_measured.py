@@ -374,16 +374,18 @@ def test_a_withdrawn_calibration_is_not_believed_and_queries_are_measured(
         assert "it does not hold" in str(found.reason)
 
 
-def test_a_comparison_is_measured_where_a_lookup_would_be(stores: dict[str, softkv.SoftKV]) -> None:
+def test_a_comparison_is_measured_where_a_lookup_would_be(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says so of each answer; without a tolerance it is exact."""
+    monkeypatch.setattr(route, "LISTED", (2.0, 2.0))  # some of its answers would follow a plan
     db, query = stores["dot"], QUERIES[3]
     options = {"temperature": 12 * SMALL["dot"], "tolerance": TOLERANCE}
     found, exact = db.compare(query, **options), db.compare(query, **options | {"tolerance": 0})
     assert found.soft.error_kind == "measured"
     assert abs(found.soft.value - exact.soft.value) <= 2 * found.soft.error
     kinds_of_strip = [one.error_kind for one in found.strip]
-    assert "measured" in kinds_of_strip
-    assert kinds_of_strip.count("exact") <= len(kinds_of_strip) - 3  # others follow a plan
+    assert kinds_of_strip.count("measured") >= 2
     for one, true in zip(found.strip, exact.strip, strict=True):
         assert true.error_kind == "exact"
         assert abs(one.value - true.value) <= 2 * one.error + 1e-6 * abs(true.value)

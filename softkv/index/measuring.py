@@ -159,13 +159,14 @@ class _Measuring:
         if not len(left.numbers):
             return found
         most, rows = self.most - float(read[left.numbers].max()), max(FEWEST, PILOT * float(left.beside.share.mean()))
-        if self._pilot(left, rows).expected > most:
+        pilot = self._pilot(left, rows)
+        if pilot.expected > most:
             return found
         others = left.own.copy()
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
         tried = 0 if self.tells else int(np.minimum(self.population.counts, SEEN).sum())
-        return self._measured(left, found, rows, most, LEAST * rows, np.full(len(left.numbers), tried))
+        return self._measured(left, found, (rows, pilot), most, LEAST * rows, np.full(len(left.numbers), tried))
 
     def _known(self, read: Blend, added: Floats, beside: Elsewhere) -> Elsewhere:
         """The sums over the rows that were read and rows beside, with logits counted as in the lists."""
@@ -190,13 +191,15 @@ class _Measuring:
         """A first draw of about so many rows."""
         return left.values.sizes(rows, left.values.alone(rows))
 
-    def _measured(self, left: _Open, found: Estimate, rows: float, most: float, least: float, tried: Rows) -> Estimate:
+    def _measured(
+        self, left: _Open, found: Estimate, first: tuple[float, Sizes], most: float, least: float, tried: Rows
+    ) -> Estimate:
         """The answers, with those filled in that can be measured by drawing from `least` to about `most` rows.
 
-        The first draw takes about `rows`, by which chance may make a need look larger than it is: where that is hardly
-        too large, a larger one tells. So many were `tried` before, (b,).
+        The `first` draw takes about so many rows. By chance it may make a need look larger than it is: where that is
+        hardly too large, a larger one tells. So many were `tried` before, (b,).
         """
-        pilot, everyone, advised = self._pilot(left, rows), left, left
+        (rows, pilot), everyone, advised = first, left, left
         look, thought = self._look(left, pilot), left.values.variance(pilot)
         told, tried = look.told, tried + look.compared
         unclear, spent = np.zeros(0, np.int64), tried
@@ -226,8 +229,11 @@ class _Measuring:
                 break
             told, thought = _cut(look.told, rest), left.values.variance(sizes)[rest]
             left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
-        if len(unclear) and self._pilot(again := everyone.of(unclear), SURER * rows).expected <= most / SURER:
-            return self._measured(again, found, SURER * rows, most, least, spent[unclear])
+        if len(unclear):
+            again = everyone.of(unclear)
+            larger = self._pilot(again, SURER * rows)
+            if larger.expected <= most / SURER:
+                return self._measured(again, found, (SURER * rows, larger), most, least, spent[unclear])
         return found
 
     def _with_lists(self, left: _Open, lists: Flags) -> Near:
