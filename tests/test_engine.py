@@ -102,9 +102,12 @@ def test_one_build_is_welcome(builds: Any, names: tuple[str, ...]) -> None:
     assert faiss_module("clustering") is faiss
 
 
-def test_a_faiss_that_cannot_be_loaded_is_not_called_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Installing it again would not help: the reason is told."""
-    (tmp_path / "faiss.py").write_text("raise ImportError('libcublas.so.12: cannot open shared object file')")
+@pytest.mark.parametrize("error", ["ImportError", "OSError", "RuntimeError"])
+def test_a_faiss_that_cannot_be_loaded_is_not_called_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: str
+) -> None:
+    """Installing it again would not help: the reason is told, whatever kind of error it comes as."""
+    (tmp_path / "faiss.py").write_text(f"raise {error}('libcublas.so.12: cannot open shared object file')")
     monkeypatch.delitem(sys.modules, "faiss")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(SoftKVError, match=r"installed but cannot be loaded: libcublas\.so\.12") as caught:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from softkv.errors import AllMasked, EmptyStore, NotFinite
-from softkv.maths import lookup as module
 from softkv.maths.blending import Labels, Numbers, Vectors
 from softkv.maths.compatibility import COMPATIBILITIES
 from softkv.maths.heads import Heads
@@ -356,8 +355,8 @@ def test_float32_is_not_promoted_in_silence() -> None:
     assert BACKENDS[0].array(found.log_mass).dtype == np.float64
 
 
-def test_on_a_large_device_blocks_are_large_but_copies_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that have to be widened are widened some at a time, however much room there is."""
+def test_on_a_large_device_blocks_are_as_large_as_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that have to be widened are widened some at a time, by the room of the device and not by that of a cache."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(0)
     queries, keys, values = (torch.randn(rows, 4, generator=generator) for rows in (3, 500, 500))
@@ -365,7 +364,7 @@ def test_on_a_large_device_blocks_are_large_but_copies_are_not(monkeypatch: pyte
     expected = [lookup(queries, some, Vectors(values)).value for some in rows]
     tensors = importlib.import_module("softkv.maths.tensors")
     monkeypatch.setattr(tensors.Torch, "is_large_device", lambda _library, _x: True)
-    monkeypatch.setattr(module, "LARGE_COPIED", 200)
+    monkeypatch.setattr(tensors, "room", lambda _device: 200)
     widened: list[int] = []
     cast = tensors.Torch.cast
 

@@ -8,9 +8,11 @@ Does not choose the k best rows (the lookup does), and leaves the error for a va
 Shapes: b queries, n rows, h heads, p value width, c labels; "..." is any leading axes.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -119,7 +121,7 @@ class _InBlocks(torch.autograd.Function):
         """The means (..., b, p), NaN where a score is not finite or no row is seen."""
         scorer, dtype = make(*given), given[0].dtype
         top, mass, total = (torch.tensor(x, dtype=dtype, device=keys.device) for x in (-torch.inf, 0.0, 0.0))
-        for some in _blocks(keys):
+        for some in _blocks(keys, values, given[0]):
             logits = scorer(keys[..., some, :].to(dtype), some.start, *_seen(mask if cancels else None, some))
             mass = mass + 0.0 * logits.detach().sum()  # NaN from here on, where one of them is not finite
             if mask is not None:
@@ -145,7 +147,7 @@ class _InBlocks(torch.autograd.Function):
         with torch.enable_grad():
             scorer = ctx.make(*leaves)
         expected = (gradient * found).sum(-1, keepdim=True)
-        for some in _blocks(keys):
+        for some in _blocks(keys, values, given[0]):
             with torch.enable_grad():
                 seen = _seen(mask if ctx.cancels else None, some)
                 logits = scorer(keys[..., some, :].to(given[0].dtype), some.start, *seen)
@@ -170,8 +172,12 @@ def _added(inputs: Inputs) -> Tensor | None:
     return None if inputs.bias is None else sharpened(inputs.bias.detach(), inputs.sharpness(slice(None)))
 
 
-def _blocks(rows: Tensor) -> list[slice]:
-    return [slice(start, start + BLOCK) for start in range(0, rows.shape[-2], BLOCK)]
+def _blocks(keys: Tensor, values: Tensor, queries: Tensor) -> list[slice]:
+    """Runs of rows that are scored at a time: a fixed number, but on a GPU as many as it can hold."""
+    leading = math.prod(np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2]))
+    widest = max(1, leading * max(queries.shape[-2], keys.shape[-1], values.shape[-1]))
+    step = max(BLOCK, library_of(keys).at_once(keys, BLOCK) // widest)
+    return [slice(start, start + step) for start in range(0, keys.shape[-2], step)]
 
 
 def _allowed(inputs: Inputs, logits: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def faiss_module(what: str, *, extra: str = "cpu") -> ModuleType:
         )
     try:
         import faiss
-    except ImportError as error:
+    except (ImportError, OSError, RuntimeError) as error:  # a build for GPUs raises any of them if it misses CUDA
         if isinstance(error, ModuleNotFoundError) and error.name == "faiss":
             raise MissingExtra(what, package=f"faiss-{extra}", extra=extra) from error
         raise SoftKVError(
@@ -72,7 +72,8 @@ def chosen_backend(backend: str) -> str:
     if backend == "cpu":
         return "cpu"
     try:
-        found = _gpus(faiss_module("backend='gpu'", extra="gpu"))
+        what, extra = ("backend='gpu'", "gpu") if backend == "gpu" else ("building an index", "cpu")
+        found = _gpus(faiss_module(what, extra=extra))
     except MissingExtra:
         if backend == "gpu":
             raise

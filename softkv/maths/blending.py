@@ -174,8 +174,8 @@ class Numbers:
     def blend(self, weights: Weights) -> Blend:
         """The blend of these values, a few queries at a time: copies in float64 then stay in the cache."""
         (count, width), library = weights.weights.shape[-2:], library_of(weights.weights)
-        step = max(1, DOUBLED // max(1, width))
-        if count <= step or weights.weights.ndim > 2 or library.is_large_device(weights.weights):
+        step = max(1, library.at_once(weights.weights, DOUBLED) // max(1, width))
+        if count <= step or weights.weights.ndim > 2:
             return self._blend(weights)
         some = [self._blend(weights.of(slice(start, start + step))) for start in range(0, count, step)]
         sums = [library.join([getattr(one, name) for one in some], 0) for name in ("mass", "total", "square")]
@@ -221,7 +221,7 @@ def _about_own_means(
     (count, width), shape = weights.shape[-2:], means.shape
     columns = library.spread_out(numbers, (*weights.shape[:-2], width, 1)).reshape(-1, width)
     weights, means = weights.reshape(-1, width)[queries], means.reshape(-1, 1)[queries]
-    sums, squares, step = [], [], max(1, TOGETHER // max(1, width))
+    sums, squares, step = [], [], max(1, library.at_once(weights, TOGETHER) // max(1, width))
     for start in range(0, len(queries), step):
         some = slice(start, start + step)
         weight, own = weights[some], columns[queries[some] // count] - means[some]

@@ -92,7 +92,7 @@ def gaussian_by_halves(halves: Array, queries: Array, sharpness: Sharpness) -> S
 
 def _piecewise(scorer: Scorer, keys: Array, first: int, seen: Array | None, added: Array | None) -> Array:
     """The logits of a block by a scorer that makes copies of keys, so many at a time that these stay in the cache."""
-    step, count = max(1, COPIED // keys.shape[-1]), keys.shape[-2]
+    step, count = max(1, library_of(keys).at_once(keys, COPIED) // keys.shape[-1]), keys.shape[-2]
     pieces = [slice(start, start + step) for start in range(0, max(count, 1), step)]
     parts = [
         scorer(keys[..., x, :], first + x.start, *(None if one is None else one[..., x] for one in (seen, added)))
@@ -164,7 +164,7 @@ def _at_places(
     library: Library, logits: Array, places: Array, queries: Array, keys: Array, sharpness: Sharpness
 ) -> Array:
     """Logits (b, n) with those at flat places scored once more as -½‖q-k‖²."""
-    count, step = keys.shape[0], max(1, PAIRED // keys.shape[1])
+    count, step = keys.shape[0], max(1, library.at_once(keys, PAIRED) // keys.shape[1])
     for start in range(0, len(places), step):
         some = places[start : start + step]
         apart = queries[some // count] - keys[some % count]
@@ -190,7 +190,8 @@ def by_differences(measure: Callable[[Array], Array], queries: Array, sharpness:
 def in_parts(pairs: Callable[[Array], Array], asked: Array, rows: Array) -> Array:
     """Scores that need every pair in full width, a few rows at a time: (..., b, a) x (..., n, a) -> (..., b, n)."""
     leading = math.prod(np.broadcast_shapes(tuple(asked.shape[:-2]), tuple(rows.shape[:-2])))
-    step = max(1, PAIRED // max(1, leading * asked.shape[-2] * asked.shape[-1]))
+    held = library_of(asked).at_once(asked, PAIRED)
+    step = max(1, held // max(1, leading * asked.shape[-2] * asked.shape[-1]))
     count = rows.shape[-2]
     parts = [pairs(rows[..., start : start + step, :]) for start in range(0, max(count, 1), step)]
     return parts[0] if len(parts) == 1 else library_of(asked).join(parts, -1)

@@ -78,6 +78,10 @@ class Library:
     def is_large_device(self, x: Array) -> bool:
         return False
 
+    def at_once(self, x: Array, cached: int) -> int:
+        """How many numbers to hold at once where `x` lies: on a processor those that stay `cached`."""
+        return cached
+
     def full(self, shape: Sequence[int], fill: float, *, like: Array) -> Array:
         return np.full(shape, fill, dtype=like.dtype)
 

@@ -41,8 +41,6 @@ from softkv.maths.weighting import NEVER, Mask, cut, weigh
 
 QUERIES = 1024  # queries asked at once, counting each head as one
 LOGITS = 3 << 19  # logits of one block: 6 MB of float32, which stay in the cache through max, exp and the sums
-LARGE_LOGITS = 1 << 25  # the same on a GPU, which wants large blocks
-LARGE_COPIED = 1 << 26  # numbers of keys that are copied there at once
 ROWS = 1 << 17  # the most rows in a block, enough to hide the overhead of Python for one query
 GATHERED = 1 << 24  # the most numbers of values gathered at once for top-k
 
@@ -347,10 +345,10 @@ def _queries_at_once(inputs: Inputs) -> int:
 
 def _rows_at_once(inputs: Inputs, queries: slice, *, copies: bool) -> int:
     asked = max(1, inputs.asked_per_query * int(queries.stop - queries.start))
-    large = inputs.library.is_large_device(inputs.queries)
-    rows = LARGE_LOGITS // asked if large else min(ROWS, LOGITS // asked)
-    if copies or inputs.keys.dtype != inputs.dtype:
-        rows = min(rows, (LARGE_COPIED if large else COPIED) // int(inputs.keys.shape[-1]))
+    library, keys = inputs.library, inputs.keys
+    rows = min(library.at_once(keys, ROWS), library.at_once(keys, LOGITS) // asked)
+    if copies or keys.dtype != inputs.dtype:
+        rows = min(rows, library.at_once(keys, COPIED) // int(keys.shape[-1]))
     return max(1, rows)
 
 

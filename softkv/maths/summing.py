@@ -97,7 +97,7 @@ def _scaled(weights: Array, mass: Array, array: Array) -> Array:
 def _doubled(library: Library, weights: Array, array: Array) -> Array:
     """Weights times values in float64, a few rows at a time."""
     count, width = array.shape[-2:]
-    step = max(1, DOUBLED // max(1, width, weights.shape[-2]))
+    step = max(1, library.at_once(array, DOUBLED) // max(1, width, weights.shape[-2]))
     total = library.double(weights[..., :step]) @ library.double(array[..., :step, :])
     for start in range(step, count, step):
         rows = slice(start, start + step)

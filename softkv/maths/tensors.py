@@ -3,6 +3,7 @@
 Does not compute anything that NumPy would not. What "spends" an array does so only where no gradient needs it.
 """
 
+import functools
 import warnings
 from collections.abc import Sequence
 from typing import cast
@@ -12,6 +13,9 @@ import torch
 
 from softkv.errors import KindError
 from softkv.maths.library import Array, DType, Library
+
+LARGE = 1 << 25  # numbers of 4 bytes that every GPU has room for, beside what it works on
+SHARE = 1 << 10  # a GPU holds as many numbers at once as it has KiB of memory
 
 
 class Torch:
@@ -60,6 +64,9 @@ class Torch:
 
     def is_large_device(self, x: Array) -> bool:
         return bool(x.device.type != "cpu")
+
+    def at_once(self, x: Array, cached: int) -> int:
+        return room(x.device) if self.is_large_device(x) else cached
 
     def full(self, shape: Sequence[int], fill: float, *, like: Array) -> Array:
         return torch.full(tuple(shape), fill, dtype=like.dtype, device=like.device)
@@ -141,6 +148,14 @@ class Torch:
         """The weights summed by code, in float64: (..., n) x (..., b, n) -> (..., b, count)."""
         sums = self.double(torch.zeros(*weights.shape[:-1], count, device=weights.device))
         return sums.scatter_add(-1, codes[..., None, :].expand(weights.shape).long(), self.double(weights))
+
+
+@functools.cache
+def room(device: torch.device) -> int:
+    """How many numbers to hold at once on a GPU, where a step takes as long for few as for many."""
+    if device.type != "cuda":
+        return LARGE
+    return max(LARGE, int(torch.cuda.get_device_properties(device).total_memory) // SHARE)
 
 
 def _shared(given: object, device: torch.device | None) -> torch.Tensor:
