@@ -481,6 +481,21 @@ def test_what_is_remembered_replaces_what_is_oldest() -> None:
     assert len(layer) == 0
 
 
+def test_causal_goes_by_the_order_of_rows_or_is_refused() -> None:
+    """Where the newest lie in the places of the oldest, a query would see what came later."""
+    layer = SoftKVLayer(drawn(3, 3, seed=1), drawn(3, 2, seed=2), capacity=4)
+    queries = drawn(4, 3)
+    layer.remember(drawn(1, 3, seed=3), drawn(1, 2, seed=4))
+    rows = torch.cat([drawn(3, 3, seed=1), drawn(1, 3, seed=3)]), torch.cat([drawn(3, 2, seed=2), drawn(1, 2, seed=4)])
+    expected = functional.scaled_dot_product_attention(queries, *rows, is_causal=True)
+    assert torch.allclose(layer(queries, causal=True), expected, atol=1e-6)
+    layer.remember(drawn(1, 3, seed=5), drawn(1, 2, seed=6))
+    for ask in (layer, layer.lookup, layer.evidence):
+        with pytest.raises(errors.InputError, match="order in which they came"):
+            ask(queries, causal=True)
+    assert len(layer.lookup(queries)) == 4
+
+
 def test_each_of_a_batch_has_its_own_memory() -> None:
     """Leading axes of keys go with those of queries, also when rows are remembered."""
     layer = SoftKVLayer(drawn(2, 5, 3), drawn(2, 5, seed=1), capacity=7, compatibility="dot")

@@ -65,8 +65,13 @@ class Memory(nn.Module):
     def __len__(self) -> int:
         return self.filled
 
-    def rows(self) -> tuple[Tensor, Tensor]:
-        """The keys and values that are there."""
+    def rows(self, *, in_order: bool = False) -> tuple[Tensor, Tensor]:
+        """The keys and values that are there; `in_order` raises where they are not in the order in which they came."""
+        if in_order and self.oldest and self.filled == self.capacity:
+            raise InputError(
+                "expected rows in the order in which they came, which causal goes by, but the newest have replaced the "
+                "oldest in their places. Pass a mask, or make the capacity as large as what is remembered."
+            )
         if self.filled == self.keys.shape[self.axis]:
             return self.keys, self.values
         return self.keys.narrow(self.axis, 0, self.filled), self.values.narrow(self.axis, 0, self.filled)

@@ -218,7 +218,7 @@ class SoftKVLayer(nn.Module):
     ) -> Tensor:
         """The value of the answers, or what is `told` of them, with gradients."""
         asked = self._asked(queries)
-        keys, values = self.memory.rows()
+        keys, values = self.memory.rows(in_order=causal)
         heads, temperature, labels = self._heads(), self.temperature, self._label_count()
         mask, bias = (for_queries(one, asked) for one in (mask, bias))
         learning = self._learning(asked, bias)
@@ -261,8 +261,8 @@ class SoftKVLayer(nn.Module):
         show: int = 10,
     ) -> Answers:
         """Look up as `forward` does, and return Answers: weights, log_mass, effective, which rows contributed."""
-        asked = self._asked(queries)
-        return self._answers(asked, *self.memory.rows(), self.temperature, self._heads(), mask, bias, causal, show)
+        rows = self.memory.rows(in_order=causal)
+        return self._answers(self._asked(queries), *rows, self.temperature, self._heads(), mask, bias, causal, show)
 
     def remember(self, keys: Tensor, values: Tensor) -> None:
         """Take up more rows (..., n, d) with their values, without gradients; the oldest go where there is no room.
