@@ -378,6 +378,21 @@ def test_no_fewer_rows_are_taken_than_the_least() -> None:
     assert ratios[0] <= 1
 
 
+@pytest.mark.parametrize("allowed", [0.8, 0.85, 0.9, 0.95, 1.0])
+@pytest.mark.parametrize("goal", [1.5, 2.0, 2.5])
+def test_where_many_strata_are_soon_read_whole_fewer_rows_are_found(goal: float, allowed: float) -> None:
+    """V falls to almost nothing there; a little before, and also with no room for all of these, some rows will do."""
+    counts = np.array([1000] * 140 + [500] * 140 + [700] * 5600)
+    apart = np.concatenate([np.linspace(1.58, 0.85, 240), np.linspace(0.85, 0.02, 40), np.full(5600, 3e-5)])
+    strata = Strata(counts, np.square(apart)[None], np.square(apart * 0.1)[None], np.full(len(counts), 0.15))
+    sizes = [strata.sizes(rows) for rows in np.geomspace(1e3, 3e5, 600)]
+    fewest = next(one.expected for one in sizes if strata.variance(one).sum() <= goal)
+    most, wanted = allowed * counts[:280].sum(), np.array([goal])
+    found, ratios = strata.enough(wanted, most, also=(strata, 2 * wanted), least=500.0)
+    assert ratios[0] <= 1
+    assert 0.95 * fewest <= found.expected <= min(1.15 * fewest, most)
+
+
 def test_sizes_are_enough_for_all_queries_that_can_have_enough() -> None:
     """The others are told that they cannot, and no more rows are taken for them."""
     one, other = Population(16).strata(), Population(17).strata()

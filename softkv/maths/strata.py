@@ -23,7 +23,7 @@ LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a v
 FEW = 16  # rows of a stratum, of which several are summed at once
 VISIT = 2.0  # rows that can be read in the time that going to a stratum takes
 EVENLY = 0.1  # this share of the rows is spread over all strata by their sizes, whatever is estimated
-TRIES, STEPS = 6, 9  # searches for no more rows than allowed, and for hardly more than needed
+TRIES, STEPS = 6, 14  # searches for no more rows than allowed, and for hardly more than needed
 NEARLY = 0.93  # from this share of the wanted variance on, the search for fewer rows ends
 
 
@@ -118,9 +118,11 @@ class Strata:
         reached, beyond = ratios <= 1.0, np.where(ratios > 1.0, ratios, np.inf)
         low, over, worst = min(least, high), math.inf, float(ratios[reached].max(initial=0.0))
         for step in range(STEPS):
-            if worst > NEARLY or not reached.any() or high == low:
+            if (worst > NEARLY and sizes.expected <= most) or not reached.any() or high == low:
                 break
-            rows = _between(low, over, high, worst) if step else low
+            # Where many strata are soon read whole, V falls so steeply that only halves of what is left lead there.
+            halved = step > 2 and step % 2
+            rows = math.sqrt(low * high) if halved else _between(low, over, high, worst) if step else low
             fewer = mine[0].sizes(rows, mine[1])
             found = self._over(fewer, goals, also)
             if (now := float(found[reached].max())) <= 1.0:

@@ -152,15 +152,17 @@ def ends(db: Any) -> list[float]:
     return sorted({*TEMPERATURES, db.info().temperature, *db.info().index.built["temperatures"]})
 
 
-def ask(path: Path, asked: np.ndarray) -> bool:
-    """Print the lines, in a process of its own; whether all goals are reached."""
+def ask(path: Path, asked: np.ndarray, part: str) -> bool:
+    """Print the lines whose names have this part, in a process of its own; whether all their goals are reached."""
     strange, missed = np.random.default_rng(1).standard_normal(asked.shape).astype(np.float32), False
 
     def line(name: str, temperature: float, *given: Any, **options: Any) -> None:
         nonlocal missed
+        if part not in (name := f"{name}, T {temperature:.3g}"):
+            return
         cells = compared(db, given[0], temperature, *given[1:], **options)
         missed |= cells.endswith("missed |")
-        print(f"| {name}, T {temperature:.3g} | {cells}", flush=True)
+        print(f"| {name} | {cells}", flush=True)
 
     with softkv.open(path, "r") as db:
         torch = exact_torch(db)
@@ -191,11 +193,12 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--folder", type=Path, default=None, help="where stores are kept; a temporary one by default")
     parser.add_argument("--spectrum", action="store_true", help="one Gaussian instead of clusters")
+    parser.add_argument("--lines", default="", help='only those whose names have this, such as "T 0.05"')
     parser.add_argument("--ask", nargs=2, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--first", nargs=3, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.ask:
-        sys.exit(0 if ask(given.ask[0], np.load(given.ask[1])) else 1)
+        sys.exit(0 if ask(given.ask[0], np.load(given.ask[1]), given.lines) else 1)
     if given.first:
         path, temperature, tolerance = given.first
         with softkv.open(path, "r") as db:
@@ -215,7 +218,8 @@ def main() -> None:
         del items
         print("| asked | answered | rows read | within what they state | lookup | beside a scan | beside torch | |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
-        found = subprocess.run([sys.executable, "-m", "tests.benchmarks.measured", "--ask", path, queries])
+        command = [sys.executable, "-m", "tests.benchmarks.measured", "--lines", given.lines, "--ask", path, queries]
+        found = subprocess.run(command)
         for name, temperature, tolerance in FIRST:
             seconds = statistics.median(first(path, temperature, tolerance) for _ in range(5))
             print(f"first lookup of a process, {name}, T {temperature:g}: {1e3 * seconds:.0f} ms")
