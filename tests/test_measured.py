@@ -247,9 +247,9 @@ def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.Sof
 def test_where_a_few_rows_hold_all_mass_these_are_read(
     stores: dict[str, softkv.SoftKV], compatibility: str, times: float
 ) -> None:
-    """Queries that are like the items may leave nothing to draw."""
-    assert_kept(stores[compatibility], keys_of(9, 60), 0, temperature=times * SMALL[compatibility])
-    assert_kept(stores[compatibility], QUERIES[:60], 0, temperature=times * SMALL[compatibility])
+    """Queries that are like the items may leave nothing to draw, not even a number that float64 tells from 0."""
+    assert_kept(stores[compatibility], keys_of(9, 60), 30, temperature=times * SMALL[compatibility])
+    assert_kept(stores[compatibility], QUERIES[:60], 20, temperature=times * SMALL[compatibility])
 
 
 def test_what_is_stated_is_of_the_confidence_that_was_asked_for(stores: dict[str, softkv.SoftKV]) -> None:

@@ -185,7 +185,7 @@ class _Measuring:
         """The queries that can probably be measured with so many rows."""
         values, masses = thought.values, thought.masses
         enough = values.alone(DOUBTED * self.most) <= np.square(AIMS[0] * self.wanted * beside.wanted)
-        return enough & values.is_sound & masses.is_sound & masses.between.any(1)
+        return enough & values.is_sound & masses.is_sound & bool(values.counts.any())
 
     def _pilot(self, left: _Open, rows: float) -> Sizes:
         """A first draw of about so many rows."""
