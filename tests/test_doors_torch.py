@@ -27,10 +27,8 @@ from .servers import served
 
 HEADS = Heads.random(2, query_width=4, key_width=4, value_width=3, head_width=2, seed=0)
 WITH_ZEROS = nn.MultiheadAttention(2, 1, add_zero_attn=True)
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")),
-]
+ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+DEVICES = ["cpu", pytest.param("cuda", marks=ON_A_GPU)]
 
 
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:

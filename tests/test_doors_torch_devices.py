@@ -4,7 +4,7 @@ Where torch sees no GPU, the processor is treated as one.
 """
 
 import importlib
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +17,24 @@ import softkv
 from softkv import Heads, soft_lookup
 from softkv.doors.torch import SoftKVLayer
 
+from . import test_doors_torch
+from .test_doors_torch import ON_A_GPU
+
 tensors = importlib.import_module("softkv.maths.tensors")
 
 ROWS, WIDTH = 300, 6
 HEADS = Heads.random(3, query_width=WIDTH, key_width=WIDTH, value_width=5, head_width=4, seed=0)
 COMPARED = ("scaled_dot", "dot", "cosine", "gaussian", "laplace", "student", "uniform")
-
-
-ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+drawn = partial(test_doors_torch.drawn, dtype=torch.float64)
 
 
 @pytest.fixture(params=["as a GPU", pytest.param("cuda", marks=ON_A_GPU)])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where the layer lies."""
     if request.param == "cuda":
-        yield "cuda"
-        return
+        return "cuda"
     monkeypatch.setattr(tensors.Torch, "is_large_device", lambda _library, _x: True)
-    yield "cpu"
-
-
-def drawn(*shape: int, seed: int) -> Tensor:
-    """Normal numbers."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return "cpu"
 
 
 def held(kind: str) -> tuple[Tensor, dict[str, Any]]:
@@ -95,7 +90,7 @@ def test_answers_and_gradients_are_those_of_float64(
             continue
         slope = drawn(*expected.shape, seed=6)
         (answer.double().cpu() * slope).sum().backward()
-        (expected * slope).sum().backward()  # type: ignore[no-untyped-call]
+        (expected * slope).sum().backward()
         assert mine.grad is not None
         assert theirs.grad is not None
         assert mine.grad.cpu().numpy() == pytest.approx(theirs.grad.numpy(), abs=2e-3, rel=1e-3)
