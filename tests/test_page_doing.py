@@ -254,6 +254,13 @@ def test_any_state_is_a_link(browser: Any, seen: Watched, folder: Path) -> None:
         assert usual.exact("#value") == pytest.approx(expected().value[0], **NEAR)
 
 
+def test_a_state_is_in_the_link_soon_however_often_it_is_drawn_again(seen: Watched) -> None:
+    """A page of a server draws after each look at its store, and may look again before the link was written."""
+    seen.page.evaluate("setInterval(() => dispatchEvent(new Event('resize')), 20)")
+    seen.page.click("#mean")
+    assert eventually(lambda: "T=mean" in seen.page.evaluate("location.hash"))
+
+
 @pytest.mark.parametrize(
     "link", ["", "#T=hard", "#T=mean", "#T=0.21&look=3", '#where={"n":{"$lt":30},"even":{"$eq":true}}']
 )

@@ -117,19 +117,18 @@ function stateOf(hash) {
   return one;
 }
 
-/* Change the state: drawn at most once a frame, with one entry in the history after each pause. */
+/* Change the state: drawn at most once a frame, and written to the address soon after, however often it is changed. */
 const look = (change) => go(void Object.assign(shown, change));
-let [waiting, resting] = [false, 0];
+let [waiting, keeping] = [false, 0];
 function go(change) {
   state = { ...state, ...change };
   if (live && now && scenes.length) askOwn(); // so that the store looks it up while the page draws
   if (!waiting) requestAnimationFrame(() => show((waiting = false)));
   waiting = true;
-  clearTimeout(resting);
-  resting = setTimeout(keepLink, 150);
+  keeping ||= setTimeout(keepLink, 150);
 }
 function keepLink() {
-  clearTimeout(resting);
+  keeping = 0;
   const link = linkOf(state);
   if (link !== (location.hash || '#')) history.replaceState(null, '', location.pathname + location.search + link);
 }
