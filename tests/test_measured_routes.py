@@ -179,6 +179,27 @@ def test_a_small_store_is_scanned_and_says_nothing_of_it(db: softkv.SoftKV, monk
         assert (answer.route, answer.reason, answer.error_kind) == ("scan", "", "exact")
 
 
+def test_rows_of_whole_lists_count_as_what_they_take(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query is not scanned for the lists that it reads in any case if these take less time than a scan."""
+    monkeypatch.setattr(sampled, "worth_drawing", lambda *_: 0.1 * ITEMS)
+    queries, found = keys_of(3, 40), dict[float, list[softkv.Answer]]()
+    for share in (1.0, 0.25):
+        monkeypatch.setattr(sampled, "listed_as_drawn", lambda *_, share=share: share)
+        found[share] = [db.lookup(query, temperature=0.005, tolerance=TOLERANCE) for query in queries]
+    dear, cheap = (np.array([one.route == "measured" for one in found[share]]) for share in found)
+    assert not (dear & ~cheap).any()
+    gained = np.flatnonzero(cheap & ~dear)
+    assert len(gained) > 20
+    exact = db.lookup(queries, temperature=0.005, tolerance=0)
+    assert all(np.linalg.norm(found[0.25][one].value - exact[one].value) <= found[0.25][one].error for one in gained)
+    assert min(found[0.25][one].rows_read for one in gained) > 0.1 * ITEMS
+    for price, started, share in ((5, 0.0, 0.4), (1000, 0.0, 0.4), (1000, 0.5, 0.5 * WIDTH / (2 * (WIDTH + 1)))):
+        monkeypatch.setattr(route, "DRAWN", price)
+        monkeypatch.setattr(route, "STARTED", started * ITEMS * WIDTH)
+        allowed = route.worth_drawing(db._view(), 1) / route.listed_as_drawn(db._view(), 1)
+        assert allowed == pytest.approx(share * ITEMS)
+
+
 def test_no_more_than_two_fifths_of_the_rows_are_drawn(db: softkv.SoftKV) -> None:
     """A lookup that would need more is scanned, with that reason, even where drawing takes no time."""
     assert route.worth_drawing(db._view(), 1) == 0.4 * ITEMS

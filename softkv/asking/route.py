@@ -193,6 +193,13 @@ def worth_drawing(view: View, queries: int) -> float:
     return min((scanned - started) / each, MOST_DRAWN * view.snapshot.rows)
 
 
+def listed_as_drawn(view: View, queries: int) -> float:
+    """What a row of a whole list takes, as a share of a drawn one; more if else too many rows would be read."""
+    _, each = _drawing(view, queries)
+    least = worth_drawing(view, queries) / (MOST_DRAWN * view.snapshot.rows)
+    return min(1.0, max(LISTED[queries > 1] * _numbers(view) / each, least))
+
+
 def _for_each(queries: int) -> float:
     """What a scan for so many queries takes for each, beside a scan for one alone."""
     return 1.0 / min(BATCHED, math.sqrt(queries))

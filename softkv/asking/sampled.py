@@ -14,7 +14,7 @@ import numpy as np
 
 from softkv.asking.lists import Asking, Estimated, only_finite
 from softkv.asking.question import Question
-from softkv.asking.route import CALIBRATED, MEASURED, UNMEASURED, route, suits_form, worth_drawing
+from softkv.asking.route import CALIBRATED, MEASURED, UNMEASURED, listed_as_drawn, route, suits_form, worth_drawing
 from softkv.asking.scan import rows_left
 from softkv.asking.view import View
 from softkv.index.measuring import measured
@@ -45,6 +45,7 @@ def estimate(view: View, question: Question, mask: Flags | None, reason: str | t
             tolerance=question.tolerance,
             confidence=question.confidence,
             most=worth_drawing(view, len(everyone)),
+            listed=listed_as_drawn(view, len(everyone)),
             show=asking.show,
             tells=asking.suits_form,
             beside=question.beside,

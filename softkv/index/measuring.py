@@ -54,6 +54,7 @@ def measured(
     tolerance: float,
     confidence: float,
     most: float,
+    listed: float,
     show: int,
     tells: bool,
     beside: Elsewhere | None = None,
@@ -62,8 +63,9 @@ def measured(
 
     Estimates of rows `beside` count as exact: errors are then those of an answer about all rows, as shares of the mass
     of the rows here. Queries are answered some at a time by one draw, which follows from `random` of their numbers. At
-    most about `most` rows are drawn: queries that need more are not sure. `tells` is whether the statistics of the
-    lists suit the way to compare; if not, some rows of each list stand for it at first.
+    most about `most` rows are drawn, of which each row of the lists that a query reads in any case takes the share
+    `listed`: queries that need more are not sure. `tells` is whether the statistics of the lists suit the way to
+    compare; if not, some rows of each list stand for it at first.
     """
     everyone, step = np.arange(len(asked.vectors)), max(1, min(TOGETHER, int(HELD / max(most, 1.0))))
     parts = [everyone[start : start + step] for start in range(0, len(everyone), step)]
@@ -71,7 +73,7 @@ def measured(
     found = []
     for some in parts:
         given = asked if len(parts) == 1 else part_of(asked, some)
-        measuring = _Measuring(index, population, arena, random(some), wanted, confidence, most, show, tells)
+        measuring = _Measuring(index, population, arena, random(some), wanted, confidence, most, listed, show, tells)
         found.append(measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some)))
     return together(found)
 
@@ -130,6 +132,7 @@ class _Measuring:
     wanted: float  # how far a value may be off, in the units of the lists
     confidence: float
     most: float
+    listed: float
     show: int
     tells: bool
 
@@ -153,7 +156,7 @@ class _Measuring:
         none = np.zeros(len(nothing), np.int64)
         found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread, none)
         left = _Open(np.arange(len(nothing)), asked, thought.own, known, beside, thought.values, thought.masses)
-        read = thought.own @ self.population.counts
+        read = self.listed * (thought.own @ self.population.counts)
         # A query that needs most of the allowed rows leaves little to draw for the others.
         left = left.of(np.flatnonzero(self._promising(thought, beside) & (read <= self.most / min(2, len(read)))))
         if not len(left.numbers):
