@@ -1,6 +1,7 @@
 """Rows in a file, their header, and the checksums that are compared when they are first touched."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from zlib import crc32
 
@@ -33,11 +34,11 @@ class Shelf:
         data = self.cells[:count].tobytes()
         self.verified.grow(count, crc32(data[len(data) // WINDOW * WINDOW :]))
 
-    def expected(self, first: int, last: int) -> list[int]:
+    def expected(self, windows: Sequence[int]) -> list[int]:
         """The checksums of complete windows."""
-        self.asked += range(first, last)
+        self.asked += windows
         data = self.cells.tobytes()
-        return [crc32(data[window * WINDOW : (window + 1) * WINDOW]) for window in range(first, last)]
+        return [crc32(data[window * WINDOW : (window + 1) * WINDOW]) for window in windows]
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -260,6 +261,19 @@ def test_windows_that_lie_apart_are_compared_together(tmp_path: Path) -> None:
     with pytest.raises(StoreDamaged, match=f"bytes {HEADER + 3 * WINDOW} to {HEADER + 4 * WINDOW} do not match"):
         shelf.verified.take(np.array([17, 4, 13]))
     np.testing.assert_array_equal(shelf.verified.take(np.array([8, 4])), shelf.cells[[8, 4]])
+    shelf.arena.close()
+
+
+def test_only_checksums_of_windows_that_lie_apart_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours are asked for along with windows that lie close together, and kept."""
+    monkeypatch.setattr(arena, "_NEIGHBOURS", 2)
+    shelf = Shelf(tmp_path / "keys.f32", vectors(34, WIDTH))
+    for wanted, asked in (([1, 9, 17], [0, 2, 4]), ([5], [0, 1]), ([26, 30], [6, 7]), ([33, 21], [4, 5])):
+        shelf.asked = []
+        np.testing.assert_array_equal(shelf.verified.take(np.array(wanted)), shelf.cells[wanted])
+        assert shelf.asked == asked
     shelf.arena.close()
 
 

@@ -1,5 +1,6 @@
 """The tables: every field of every row is protected, and nothing else is tolerated beside them."""
 
+import shutil
 import sqlite3
 import tracemalloc
 from pathlib import Path
@@ -252,3 +253,30 @@ def test_many_checksums_are_written_part_by_part(tmp_path: Path, monkeypatch: py
         store.delete("#1")
         store.compact()
         assert store.check().ok
+
+
+def test_checksums_of_rows_that_lie_apart_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement reads those of many places, some of them in a list; one that is missing or was changed is told."""
+    tiny.shrink(monkeypatch)
+    monkeypatch.setattr(catalog, "MOST_LISTED", 50)
+    rows, asked, plain = np.arange(0, 4_000, 31), list[str](), Connection.rows
+
+    def noted(self: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
+        asked.append(statement)
+        return plain(self, statement, *given)
+
+    cells = vectors(4_000, 16)
+    with Store.open(tmp_path / "s", "c") as store:
+        store.append(cells, np.arange(4_000.0))
+    monkeypatch.setattr(Connection, "rows", noted)
+    with Store.open(tmp_path / "s", "r") as store:
+        assert np.array_equal(store.vectors(rows), cells[rows])
+    assert len([one for one in asked if "FROM windows" in one or "JOIN windows" in one]) <= 2 + len(rows) // 25
+    for change in ("DELETE FROM windows", "UPDATE windows SET checksum = checksum + 1"):
+        shutil.copytree(tmp_path / "s", tmp_path / "t")
+        sql(tmp_path / "t", f"{change} WHERE role = 'keys' AND window = {31 * 70 * 2}")
+        with Store.open(tmp_path / "t", "r") as store:
+            with pytest.raises(StoreDamaged, match=r"are missing|do not match"):
+                store.vectors(rows)
+            assert np.array_equal(store.vectors(rows[:60]), cells[rows[:60]])
+        shutil.rmtree(tmp_path / "t")

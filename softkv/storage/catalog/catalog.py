@@ -238,13 +238,21 @@ class Catalog:
             checksums = json.dumps([checksum for _, checksum in finished[start : start + MOST_LISTED]])
             self.connection.run(_PUT_WINDOWS, (generation, role, finished[start][0], checksums))
 
-    def windows(self, generation: int, role: str, first: int, last: int) -> list[int]:
-        """The checksums of the complete windows first .. last - 1."""
-        found = self.known_windows(generation, role, first, last)
-        if len(found) != last - first:
-            windows = f"{role} windows {first} to {last - 1} of generation {generation}"
+    def windows(self, generation: int, role: str, numbers: Sequence[int]) -> list[int]:
+        """The checksums of complete windows with these ascending numbers."""
+        if not numbers:
+            return []
+        first, last, found = numbers[0], numbers[-1], dict[int, int]()
+        if last - first == len(numbers) - 1:
+            found = self.known_windows(generation, role, first, last + 1)
+        else:
+            for start in range(0, len(numbers), MOST_LISTED):
+                some = json.dumps(numbers[start : start + MOST_LISTED])
+                found.update(self.connection.rows(_SOME_WINDOWS, (some, generation, role)))
+        if len(found) != len(numbers):
+            windows = f"{role} windows {first} to {last} of generation {generation}"
             raise self.connection.damage(f"checksums of {windows} are missing")
-        return list(found.values())
+        return [found[number] for number in numbers]
 
     def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
         """The checksums of the complete windows first .. last - 1 by their numbers, as far as there are any."""
@@ -362,6 +370,9 @@ _HEAD = f"SELECT {', '.join(field.name for field in fields(Head))}, seal FROM st
 _STANDING = "SELECT * FROM generations WHERE generation = ?"
 _CHECKSUMS = "SELECT window, checksum FROM windows WHERE generation = ? AND role = ? AND window"
 _WINDOW, _WINDOWS = f"{_CHECKSUMS} = ?", f"{_CHECKSUMS} >= ? AND window < ? ORDER BY window"
+_SOME_WINDOWS = (
+    "SELECT window, checksum FROM json_each(?) a CROSS JOIN windows ON generation = ? AND role = ? AND window = a.value"
+)
 _PUT_WINDOWS = "INSERT OR REPLACE INTO windows SELECT ?, ?, ? + key, value FROM json_each(?)"
 _DEATHS = "SELECT block, changed, bitmap, seal FROM deaths WHERE generation = ? AND changed > ?"
 _NAMED = [f"FROM {table} WHERE generation = ? AND (? IS NULL OR name = ?)" for table in ("indexes", "derived")]

@@ -33,7 +33,7 @@ _NEIGHBOURS, _KEPT = 64, 1_024  # checksums asked for at once, and how many such
 _WORTH_BEGINNING = 1 << 20  # bytes from which on syncing begins before all are written
 _WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare checksums
 
-Expected = Callable[[int, int], Sequence[int]]  # checksums of the complete windows first .. last - 1
+Expected = Callable[[Sequence[int]], Sequence[int]]  # checksums of complete windows with these ascending numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,9 +294,8 @@ class VerifiedRows:
     ) -> None:
         """Compare windows, each given once and in order: all in one call, since most have no neighbour among them."""
         complete = size // self.arena.granule
-        runs = [(first, min(last, complete)) for first, last in _runs_of(fresh) if first < complete]
-        expected = [one for first, last in runs for one in self._asked(first, last, complete)]
-        expected += [tail] * int(fresh[-1] == complete)
+        grown = int(fresh[-1] == complete)
+        expected = self._asked(fresh[: len(fresh) - grown].tolist(), complete) + [tail] * grown
         if len(fresh) * self.arena.granule < _WORTH_A_THREAD:
             self._compare(data, fresh, expected, progress)
         else:
@@ -320,21 +319,21 @@ class VerifiedRows:
                 )
             self._require_believable(data, some)
 
-    def _asked(self, first: int, last: int, complete: int) -> list[int]:
-        """The checksums of complete windows; for a few windows, those of their neighbours are read too and kept."""
-        start = first - first % _NEIGHBOURS
-        if last > start + _NEIGHBOURS:
-            return list(self._expected(first, last))
+    def _asked(self, windows: list[int], complete: int) -> list[int]:
+        """The checksums of complete windows; if these are neighbours, those of all neighbours are read and kept."""
+        start = windows[0] - windows[0] % _NEIGHBOURS if windows else 0
+        if not windows or windows[-1] >= start + _NEIGHBOURS:
+            return list(self._expected(windows))
         known = self._kept.get(start, [])
-        if start + len(known) < last:
+        if start + len(known) <= windows[-1]:
             try:
-                known = list(self._expected(start, min(start + _NEIGHBOURS, complete)))
+                known = list(self._expected(range(start, min(start + _NEIGHBOURS, complete))))
             except StoreDamaged:  # perhaps only that of a neighbour is damaged
-                return list(self._expected(first, last))
+                return list(self._expected(windows))
             if len(self._kept) >= _KEPT:
                 self._kept.clear()
             self._kept[start] = known
-        return known[first - start : last - start]
+        return [known[window - start] for window in windows]
 
     def _checksums(self, data: memoryview, windows: Counts, progress: tuple[int, int, int]) -> list[int]:
         """The checksums of windows; of a window that has grown since it was compared, only the new part is read."""

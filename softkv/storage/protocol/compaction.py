@@ -144,9 +144,9 @@ def _read_ahead(writer: Writer, old: Generation, standing: Standing, position: i
     """Rows of an arena with all their checksums at hand, so that threads need not wait for the catalog."""
     arena = old.arenas[position]
     complete = standing.rows * arena.shape.row_bytes // arena.granule
-    checksums = writer.catalog.windows(old.number, arena.shape.role, 0, complete)
+    checksums = writer.catalog.windows(old.number, arena.shape.role, range(complete))
     labels = writer.catalog.label_count()
-    rows = VerifiedRows(arena, lambda first, last: checksums[first:last], believable(arena.shape, lambda: labels))
+    rows = VerifiedRows(arena, lambda some: [checksums[one] for one in some], believable(arena.shape, lambda: labels))
     rows.grow(standing.rows, standing.tails[position])
     return rows
 
