@@ -252,7 +252,7 @@ class Catalog:
         if len(found) != len(numbers):
             windows = f"{role} windows {first} to {last} of generation {generation}"
             raise self.connection.damage(f"checksums of {windows} are missing")
-        return [found[number] for number in numbers]
+        return list(found.values()) if isinstance(numbers, range) else [found[number] for number in numbers]
 
     def known_windows(self, generation: int, role: str, first: int, last: int) -> dict[int, int]:
         """The checksums of the complete windows first .. last - 1 by their numbers, as far as there are any."""

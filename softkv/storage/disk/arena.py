@@ -295,7 +295,9 @@ class VerifiedRows:
         """Compare windows, each given once and in order: all in one call, since most have no neighbour among them."""
         complete = size // self.arena.granule
         grown = int(fresh[-1] == complete)
-        expected = self._asked(fresh[: len(fresh) - grown].tolist(), complete) + [tail] * grown
+        whole = fresh[: len(fresh) - grown]
+        runs = _runs_of(whole)
+        expected = self._asked(range(*runs[0]) if len(runs) == 1 else whole.tolist(), complete) + [tail] * grown
         if len(fresh) * self.arena.granule < _WORTH_A_THREAD:
             self._compare(data, fresh, expected, progress)
         else:
@@ -319,7 +321,7 @@ class VerifiedRows:
                 )
             self._require_believable(data, some)
 
-    def _asked(self, windows: list[int], complete: int) -> list[int]:
+    def _asked(self, windows: Sequence[int], complete: int) -> list[int]:
         """The checksums of complete windows; if these are neighbours, those of all neighbours are read and kept."""
         start = windows[0] - windows[0] % _NEIGHBOURS if windows else 0
         if not windows or windows[-1] >= start + _NEIGHBOURS:
