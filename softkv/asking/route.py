@@ -194,7 +194,7 @@ def worth_drawing(view: View, queries: int) -> float:
 
 
 def listed_as_drawn(view: View, queries: int) -> float:
-    """What a row of a whole list takes, as a share of a drawn one; more if else too many rows would be read."""
+    """What a row of a whole list takes, as a share of a drawn one: enough to keep to the largest share of all rows."""
     _, each = _drawing(view, queries)
     least = worth_drawing(view, queries) / (MOST_DRAWN * view.snapshot.rows)
     return min(1.0, max(LISTED[queries > 1] * _numbers(view) / each, least))

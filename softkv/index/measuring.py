@@ -63,8 +63,8 @@ def measured(
 
     Estimates of rows `beside` count as exact: errors are then those of an answer about all rows, as shares of the mass
     of the rows here. Queries are answered some at a time by one draw, which follows from `random` of their numbers. At
-    most about `most` rows are drawn, of which each row of the lists that a query reads in any case takes the share
-    `listed`: queries that need more are not sure. `tells` is whether the statistics of the lists suit the way to
+    most about `most` rows are drawn, and a row of the lists that a query reads in any case counts as the share `listed`
+    of a drawn one: queries that need more are not sure. `tells` is whether the statistics of the lists suit the way to
     compare; if not, some rows of each list stand for it at first.
     """
     everyone, step = np.arange(len(asked.vectors)), max(1, min(TOGETHER, int(HELD / max(most, 1.0))))

@@ -239,18 +239,16 @@ class Catalog:
             self.connection.run(_PUT_WINDOWS, (generation, role, finished[start][0], checksums))
 
     def windows(self, generation: int, role: str, numbers: Sequence[int]) -> list[int]:
-        """The checksums of complete windows with these ascending numbers."""
-        if not numbers:
-            return []
-        first, last, found = numbers[0], numbers[-1], dict[int, int]()
-        if last - first == len(numbers) - 1:
-            found = self.known_windows(generation, role, first, last + 1)
+        """The checksums of complete windows with these ascending numbers; a range is read as one."""
+        found: dict[int, int] = {}
+        if isinstance(numbers, range):
+            found = self.known_windows(generation, role, numbers.start, numbers.stop)
         else:
             for start in range(0, len(numbers), MOST_LISTED):
                 some = json.dumps(numbers[start : start + MOST_LISTED])
                 found.update(self.connection.rows(_SOME_WINDOWS, (some, generation, role)))
         if len(found) != len(numbers):
-            windows = f"{role} windows {first} to {last} of generation {generation}"
+            windows = f"{role} windows {numbers[0]} to {numbers[-1]} of generation {generation}"
             raise self.connection.damage(f"checksums of {windows} are missing")
         return list(found.values()) if isinstance(numbers, range) else [found[number] for number in numbers]
 
