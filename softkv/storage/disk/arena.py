@@ -34,6 +34,7 @@ _WORTH_BEGINNING = 1 << 20  # bytes from which on syncing begins before all are 
 _WORTH_A_THREAD = 8 << 20  # bytes from which on two threads compare checksums
 
 Expected = Callable[[Sequence[int]], Sequence[int]]  # checksums of complete windows with these ascending numbers
+_Progress = tuple[int, int, int]  # the last unfinished window that was verified: its number, length and checksum
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +139,22 @@ class Arena:
 
     def rows(self, count: int) -> AnyArray:
         """The first `count` rows as a read-only array of shape (count, width) over the file itself."""
-        needed = HEADER + count * self.shape.row_bytes
-        mapped = self._map  # read once: another thread may replace it by a map that is too short for these rows
-        if mapped is None or len(mapped) < needed:
-            with self._lock:  # else, once closed, its descriptor might be that of another file
-                self._map = mapped = self._mapped(needed)
+        mapped = self._mapped(HEADER + count * self.shape.row_bytes)
         cells = np.frombuffer(mapped, self.shape.dtype, count * self.shape.width, HEADER)
         return cells.reshape(count, self.shape.width)
 
+    def data(self, size: int) -> memoryview:
+        """The first `size` bytes of rows, over the file itself."""
+        return memoryview(self._mapped(HEADER + size))[HEADER : HEADER + size]
+
     def _mapped(self, needed: int) -> mmap.mmap:
+        mapped = self._map  # read once: another thread may replace it by a map that is too short for these bytes
+        if mapped is None or len(mapped) < needed:
+            with self._lock:  # else, once closed, its descriptor might be that of another file
+                self._map = mapped = self._new_map(needed)
+        return mapped
+
+    def _new_map(self, needed: int) -> mmap.mmap:
         # Subtle: touching a map beyond the end of its file kills the process, so the length is checked first.
         self._require_length(needed)
         try:
@@ -201,12 +209,12 @@ class VerifiedRows:
     """The committed prefix of an arena, compared with its checksums window by window when it is first touched."""
 
     def __init__(self, arena: Arena, expected: Expected, believable: Believable | None = None) -> None:
-        self.arena = arena
+        self.arena, self._row_bytes, self._granule = arena, arena.shape.row_bytes, arena.granule
         self._expected, self._believable = expected, believable
         self._bytes = self._tail = 0  # how long the prefix is, and the checksum of its unfinished window
         self._verified = np.zeros(0, np.bool_)  # per window, the unfinished one included
         self._left = 0  # how many of them are not verified yet
-        self._progress = (-1, 0, 0)  # the last unfinished window that was verified: number, length, checksum
+        self._progress: _Progress = (-1, 0, 0)
         self._kept: dict[int, list[int]] = {}  # checksums of windows, in groups of neighbours
         # Reentrant: a signal handler may ask while it is held, and even grow the prefix. What is known then is put in
         # place last, and only if the prefix is still the same; at worst windows are compared once more.
@@ -215,12 +223,11 @@ class VerifiedRows:
     def grow(self, rows: int, tail: int) -> None:
         """Extend the prefix to `rows` committed rows, whose unfinished window has checksum `tail`."""
         with self._lock:
-            size = rows * self.arena.shape.row_bytes
+            size = rows * self._row_bytes
             if size <= self._bytes:
                 return
-            granule = self.arena.granule
-            unfinished = self._bytes // granule
-            verified = np.zeros(-(-size // granule), np.bool_)
+            unfinished = self._bytes // self._granule
+            verified = np.zeros(-(-size // self._granule), np.bool_)
             verified[:unfinished] = self._verified[:unfinished]
             left = len(verified) - int(np.count_nonzero(verified))
             if size > self._bytes:
@@ -228,17 +235,16 @@ class VerifiedRows:
 
     def block(self, start: int, stop: int) -> AnyArray:
         """Rows start .. stop - 1 as a view of the file."""
-        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
-        rows = self.arena.rows(self._bytes // row_bytes)
+        rows = self.arena.rows(self._bytes // self._row_bytes)
         if stop > start:
-            first, last = start * row_bytes // granule, (stop * row_bytes - 1) // granule
+            first, last = start * self._row_bytes // self._granule, (stop * self._row_bytes - 1) // self._granule
             if not (self._verified[first] if first == last else self._verified[first : last + 1].all()):
                 self._verify(np.arange(first, last + 1))
         return rows[start:stop]
 
     def take(self, numbers: Counts) -> AnyArray:
         """A copy of the rows with these numbers, in this order."""
-        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        row_bytes, granule = self._row_bytes, self._granule
         if len(numbers) == 1 and 0 <= (start := int(numbers[0])) < self._bytes // row_bytes:  # the fast way for one row
             return self.block(start, start + 1).copy()
         rows = self.arena.rows(self._bytes // row_bytes)
@@ -249,7 +255,7 @@ class VerifiedRows:
 
     def runs(self, starts: Counts, stops: Counts) -> AnyArray:
         """All rows as a view of the file; only rows in these runs are compared. No run is empty."""
-        row_bytes, granule = self.arena.shape.row_bytes, self.arena.granule
+        row_bytes, granule = self._row_bytes, self._granule
         rows = self.arena.rows(self._bytes // row_bytes)
         if len(starts) and self._left:
             self._verify(_all_between(starts * row_bytes // granule, (stops * row_bytes - 1) // granule))
@@ -257,31 +263,29 @@ class VerifiedRows:
 
     def verify_end(self) -> None:
         """Compare at least the last MiB with its checksums: a crash cannot have left more unwritten."""
-        row_bytes = self.arena.shape.row_bytes
-        rows = self._bytes // row_bytes
-        self.block(max(0, rows - -(-WINDOW // row_bytes)), rows)
+        rows = self._bytes // self._row_bytes
+        self.block(max(0, rows - -(-WINDOW // self._row_bytes)), rows)
 
     def _verify(self, windows: Counts) -> None:
-        if self._verified[windows].all():
+        if len(windows) > 1 and self._verified[windows].all():
             return
         with self._lock:
             # Subtle: not for the row count of the caller. The prefix may have grown since, with a new last checksum.
             size, tail, verified, progress = self._bytes, self._tail, self._verified, self._progress
-            data = flat(self.arena.rows(size // self.arena.shape.row_bytes))
             fresh = self._fresh(windows)
             if not len(fresh):
                 return
-            self._verify_fresh(data, fresh, size, tail, progress)
+            self._verify_fresh(self.arena.data(size), _listed(fresh), tail, progress)
             verified[fresh] = True
-            left, end = len(verified) - int(np.count_nonzero(verified)), size // self.arena.granule
-            now = (end, size % self.arena.granule, tail) if fresh[-1] == end else progress
+            left, end = len(verified) - int(np.count_nonzero(verified)), size // self._granule
+            now = (end, size % self._granule, tail) if fresh[-1] == end else progress
             if self._verified is verified:
                 self._left, self._progress = left, now
 
     def _fresh(self, windows: Counts) -> Counts:
         """The windows among these that were not compared yet, each once, in their order."""
         if len(windows) == 1:
-            return windows[~self._verified[windows]]
+            return windows[: 0 if self._verified[windows[0]] else 1]
         if 8 * len(windows) < len(self._verified):
             fresh = np.sort(windows[~self._verified[windows]])
             return fresh[np.diff(fresh, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
@@ -289,16 +293,12 @@ class VerifiedRows:
         touched[windows] = True
         return np.flatnonzero(touched & ~self._verified)
 
-    def _verify_fresh(
-        self, data: memoryview, fresh: Counts, size: int, tail: int, progress: tuple[int, int, int]
-    ) -> None:
+    def _verify_fresh(self, data: memoryview, fresh: Sequence[int], tail: int, progress: _Progress) -> None:
         """Compare windows, each given once and in order: all in one call, since most have no neighbour among them."""
-        complete = size // self.arena.granule
+        complete = len(data) // self._granule
         grown = int(fresh[-1] == complete)
-        whole = fresh[: len(fresh) - grown]
-        runs = _runs_of(whole)
-        expected = self._asked(range(*runs[0]) if len(runs) == 1 else whole.tolist(), complete) + [tail] * grown
-        if len(fresh) * self.arena.granule < _WORTH_A_THREAD:
+        expected = self._asked(fresh[: len(fresh) - grown], complete) + [tail] * grown
+        if len(fresh) * self._granule < _WORTH_A_THREAD:
             self._compare(data, fresh, expected, progress)
         else:
             middle = len(fresh) // 2
@@ -306,19 +306,15 @@ class VerifiedRows:
                 self._compare(data, fresh[:middle], expected[:middle], progress)
             other[0].result()
 
-    def _compare(self, data: memoryview, windows: Counts, expected: list[int], progress: tuple[int, int, int]) -> None:
+    def _compare(self, data: memoryview, windows: Sequence[int], expected: list[int], progress: _Progress) -> None:
         """Compare windows with their checksums, and check their numbers while they are in the cache."""
-        step = max(1, WINDOW // self.arena.granule)
+        step = max(1, WINDOW // self._granule)
         for start in range(0, len(windows), step):
             some, wanted = windows[start : start + step], expected[start : start + step]
             found = self._checksums(data, some, progress)
             if found != wanted:
-                wrong = next(place for place in range(len(found)) if found[place] != wanted[place])
-                raise self._damage(
-                    int(some[wrong]),
-                    "do not match their checksum. `softkv check` lists the damage; "
-                    "`softkv check --repair-to NEW` saves the good rows.",
-                )
+                wrong = next(one for one, seen, true in zip(some, found, wanted, strict=True) if seen != true)
+                raise self._damage(wrong, "do not match their checksum. `softkv check` lists the damage;")
             self._require_believable(data, some)
 
     def _asked(self, windows: Sequence[int], complete: int) -> list[int]:
@@ -337,46 +333,47 @@ class VerifiedRows:
             self._kept[start] = known
         return [known[window - start] for window in windows]
 
-    def _checksums(self, data: memoryview, windows: Counts, progress: tuple[int, int, int]) -> list[int]:
+    def _checksums(self, data: memoryview, windows: Sequence[int], progress: _Progress) -> list[int]:
         """The checksums of windows; of a window that has grown since it was compared, only the new part is read."""
-        granule, (seen, length, checksum) = self.arena.granule, progress
-        places = (windows * granule).tolist()
-        found = [crc32(data[at : at + granule]) for at in places if at != seen * granule]
-        if len(found) < len(places):
-            grown = crc32(data[seen * granule + length : (seen + 1) * granule], checksum)
-            found.insert(places.index(seen * granule), grown)
+        granule, (seen, length, checksum) = self._granule, progress
+        found = [crc32(data[at * granule : (at + 1) * granule]) for at in windows if at != seen]
+        if len(found) < len(windows):
+            found.insert(windows.index(seen), crc32(data[seen * granule + length : (seen + 1) * granule], checksum))
         return found
 
-    def _require_believable(self, data: memoryview, windows: Counts) -> None:
+    def _require_believable(self, data: memoryview, windows: Sequence[int]) -> None:
         """Refuse numbers that no store takes. Windows are checked together, and one by one to name the first bad."""
         if self._believable is None or self._believable(self._numbers(data, windows)):
             return
-        odd = (one for one in windows if not self._believable(self._numbers(data, one[None])))
-        raise self._damage(
-            int(next(odd, windows[0])),
-            "hold numbers that no store takes, though their checksum is right: another program wrote them. "
-            "`softkv check --repair-to NEW` saves the good rows.",
-        )
+        odd = (one for one in windows if not self._believable(self._numbers(data, [one])))
+        what = "hold numbers that no store takes, though their checksum is right: another program wrote them."
+        raise self._damage(next(odd, windows[0]), what)
 
-    def _numbers(self, data: memoryview, windows: Counts) -> AnyArray:
+    def _numbers(self, data: memoryview, windows: Sequence[int]) -> AnyArray:
         numbers = np.frombuffer(data, self.arena.shape.dtype)
-        each = self.arena.granule // numbers.itemsize
+        each = self._granule // numbers.itemsize
         parts = [numbers[first * each : last * each] for first, last in _runs_of(windows)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _damage(self, window: int, what: str) -> StoreDamaged:
-        start, end = window * self.arena.granule, min((window + 1) * self.arena.granule, self._bytes)
-        return StoreDamaged(f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end} {what}")
+        start, end = window * self._granule, min((window + 1) * self._granule, self._bytes)
+        place = f"{self.arena.path}: bytes {HEADER + start} to {HEADER + end}"
+        return StoreDamaged(f"{place} {what} `softkv check --repair-to NEW` saves the good rows.")
 
 
-def _runs_of(numbers: Counts) -> list[tuple[int, int]]:
+def _listed(numbers: Counts) -> Sequence[int]:
+    """Ascending numbers as a range, or as a list where there are gaps between them."""
+    first, last = int(numbers[0]), int(numbers[-1])
+    return range(first, last + 1) if last - first == len(numbers) - 1 else numbers.tolist()
+
+
+def _runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending numbers as runs without a gap: the first of each, and one more than its last."""
-    if not len(numbers):
-        return []
     if numbers[-1] - numbers[0] == len(numbers) - 1:
-        return [(int(numbers[0]), int(numbers[-1]) + 1)]
-    gaps = np.flatnonzero(np.diff(numbers) > 1)
-    firsts, lasts = numbers[np.append(0, gaps + 1)], numbers[np.append(gaps, len(numbers) - 1)]
+        return [(numbers[0], numbers[-1] + 1)]
+    given = np.array(numbers)
+    gaps = np.flatnonzero(np.diff(given) > 1)
+    firsts, lasts = given[np.append(0, gaps + 1)], given[np.append(gaps, len(given) - 1)]
     return list(zip(firsts.tolist(), (lasts + 1).tolist(), strict=True))
 
 
