@@ -267,7 +267,7 @@ class VerifiedRows:
         self.block(max(0, rows - -(-WINDOW // self._row_bytes)), rows)
 
     def _verify(self, windows: Counts) -> None:
-        if len(windows) > 1 and self._verified[windows].all():
+        if self._verified[windows[0]] if len(windows) == 1 else self._verified[windows].all():
             return
         with self._lock:
             # Subtle: not for the row count of the caller. The prefix may have grown since, with a new last checksum.
