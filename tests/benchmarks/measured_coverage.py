@@ -244,7 +244,7 @@ def told(given: argparse.Namespace, folder: Path) -> bool:
 def options() -> argparse.Namespace:
     """What is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--builds", type=int, default=25)
+    parser.add_argument("--builds", type=int, default=25, help="the number behind that of the last build to ask")
     parser.add_argument("--first", type=int, default=0, help="the number of the first build to ask")
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=200)
@@ -253,7 +253,10 @@ def options() -> argparse.Namespace:
     parser.add_argument("--texts", action="store_true", help="only real texts, asked by those of another domain")
     parser.add_argument("--folder", type=Path, help="where to keep what was counted; default: a temporary one")
     parser.add_argument("--figures", type=Path, help="the folder for plots; without it none are drawn")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if not 0 <= given.first < given.builds:
+        parser.error(f"no build to ask: --first {given.first} is not below --builds {given.builds}")
+    return given
 
 
 def main() -> None:
