@@ -255,7 +255,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--figures", type=Path, help="the folder for plots; without it none are drawn")
     given = parser.parse_args()
     if not 0 <= given.first < given.builds:
-        parser.error(f"no build to ask: --first {given.first} is not below --builds {given.builds}")
+        parser.error(f"expected --first from 0 to below --builds, got {given.first} and {given.builds}")
     return given
 
 
