@@ -14,7 +14,8 @@ import pytest
 import softkv
 from softkv.asking import lists as asking_lists
 from softkv.asking import route
-from softkv.index import measuring
+from softkv.index import measuring, search
+from softkv.maths import blas
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Draw
 from tests.crash.hostile.indexes import fill
@@ -161,6 +162,23 @@ def test_a_batch_shares_a_draw(stores: dict[str, softkv.SoftKV], compatibility: 
     assert sum(missed) <= most_misses(len(missed))  # as if all of a batch missed together
 
 
+@pytest.mark.parametrize("threads", [2, 4])
+def test_answers_do_not_depend_on_how_many_threads_there_are(
+    stores: dict[str, softkv.SoftKV], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is answered some queries at a time, each with a draw of its own, by as many threads as there are."""
+    monkeypatch.setattr(measuring, "TOGETHER", 20)
+    monkeypatch.setattr(blas.os, "cpu_count", lambda: threads)
+    found = []
+    for most in (1, threads):
+        monkeypatch.setattr(blas, "SHARED", most)
+        found.append(stores["cosine"].lookup(QUERIES[:93], temperature=20 * SMALL["cosine"], tolerance=TOLERANCE))
+    one, several = found
+    assert kinds(one).tolist() == kinds(several).tolist() == ["measured"] * 93
+    for name in ("value", "error", "log_mass", "log_mass_error", "effective", "weights", "rows_read"):
+        assert np.array_equal(getattr(one, name), getattr(several, name)), name
+
+
 def test_all_of_a_large_batch_are_measured_where_some_show_that_they_are_unlike_those_rehearsed(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +258,22 @@ def test_a_query_unlike_those_rehearsed_is_measured(stores: dict[str, softkv.Sof
     assert len(unlike) > 10
     assert set(unlike) == {route.UNSURE}
     assert_kept(db, QUERIES, 10, temperature=4 * SMALL["cosine"])
+
+
+def test_rows_of_no_list_are_not_read_for_a_plan_that_does_not_hold(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A measured answer reads them, so they would be read twice."""
+    db, with_tail, held = stores["cosine"], search._with_tail, list[bool]()
+
+    def watched(*given: Any) -> Any:
+        held.append(bool(given[3].sure.all()))
+        return with_tail(*given)
+
+    monkeypatch.setattr(search, "_with_tail", watched)
+    found = [db.lookup(query, temperature=4 * SMALL["cosine"], tolerance=TOLERANCE) for query in QUERIES]
+    assert 0 < len(held) == sum(one.route == "calibrated" for one in found) < len(QUERIES) - 10
+    assert all(held)
 
 
 @pytest.mark.parametrize("compatibility", KINDS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from softkv.maths import nearfield
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.lookup import lookup
 from softkv.maths.nearfield import Near, Run, read
@@ -73,6 +74,25 @@ def test_a_batch_is_the_single_queries_together() -> None:
         alone = one_alone(number, 200)
         assert together.blend.value[number] == pytest.approx(alone.blend.value[0], rel=1e-5, abs=1e-6)
         assert (together.rows[number] == alone.rows[0]).all()
+
+
+@pytest.mark.parametrize("show", [1, 4, 299])
+def test_the_heaviest_of_a_long_run_are_those_of_a_sort(show: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of several pieces, of which a query may read nothing else, and rows that weigh the same."""
+    monkeypatch.setattr(nearfield, "PIECE", 16)
+    logits = np.round(ASKED @ KEYS.T, 1)
+
+    def rounded(queries: np.ndarray, start: int, stop: int, out: np.ndarray) -> None:
+        out[...] = logits[queries, start:stop]
+
+    runs = [run(0, 290, 0), run(0, 150, 1, 2), run(150, 155, 1), run(155, 290, 1)]
+    live = RNG.random(ROWS) < 0.7
+    found = read(rounded, VALUES["vectors"], runs, live, count=QUERIES, show=show)
+    for number, end in enumerate((290, 290, 150)):
+        there = np.flatnonzero(live[:end])
+        order = there[np.lexsort((there, -logits[number, there]))][:show]
+        assert found.rows[number, : len(order)].tolist() == order.tolist()
+        assert (found.rows[number, len(order) :] == -1).all()
 
 
 def test_who_reads_nothing_finds_nothing() -> None:

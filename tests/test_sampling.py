@@ -13,7 +13,7 @@ from softkv.maths import drawing, sampling
 from softkv.maths.columns import GROUPS, Columns, LabelColumns, Pairs, VectorColumns, columns_of_labels
 from softkv.maths.quantiles import KNOWN, _quantile, quantile
 from softkv.maths.sampling import Deviation, sampled
-from softkv.maths.strata import Draw, Sizes, Strata
+from softkv.maths.strata import AT_ONCE, Draw, Sizes, Strata
 
 STRATA, WIDTH = 40, 6
 # Quantiles of χ² as they are tabled (NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.4).
@@ -245,9 +245,13 @@ def assert_same(one: sampling.Sampled, other: sampling.Sampled, some: slice = sl
             assert np.allclose(found[some], expected, rtol=1e-4), (what, name)
 
 
+@pytest.mark.parametrize("at_once", [1, 200, AT_ONCE])
 @pytest.mark.parametrize("labels", [False, True])
-def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> None:
-    """A query of a shared draw is told what it is alone, but for chances, also where it has read a stratum already."""
+def test_queries_that_share_a_draw_are_told_what_each_is_alone(
+    labels: bool, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However few rows are computed at once, and also where a query has read a stratum already."""
+    monkeypatch.setattr("softkv.maths.strata.AT_ONCE", at_once)
     population, rng = Population(12, labels=labels), np.random.default_rng(13)
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(150.0))
@@ -266,6 +270,24 @@ def test_queries_that_share_a_draw_are_told_what_each_is_alone(labels: bool) -> 
         assert_same(found, alone, some)
 
 
+@pytest.mark.parametrize("at_once", [1, 60, 10_000])
+def test_a_draw_in_parts_is_the_whole_draw(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part has whole strata, and hardly more rows than it should have; none is left out."""
+    monkeypatch.setattr("softkv.maths.strata.AT_ONCE", at_once)
+    rng, strata = np.random.default_rng(31), Population(31).strata()
+    draw = Draw.of(rng, strata, Sizes(np.ones(STRATA), np.minimum(strata.counts, 4)))
+    parts = list(draw.parts(3))
+    assert (len(parts) == len(draw.sizes)) == (at_once == 1)
+    assert (len(parts) == 1) == (at_once == 10_000)
+    for name in ("strata", "counts", "chances", "sizes", "places"):
+        assert np.array_equal(np.concatenate([getattr(part, name) for _, _, part in parts]), getattr(draw, name))
+    for some, rows, part in parts:
+        assert np.array_equal(draw.owners[rows] - some.start, part.owners)
+        assert len(part.places) < max(1, at_once // 3) + draw.sizes.max()
+    nothing = Draw.of(rng, strata, Sizes(np.zeros(STRATA), np.zeros(STRATA, np.int64)))
+    assert list(nothing.parts(3)) == []
+
+
 @pytest.mark.parametrize("count", [1, 2, 12])
 def test_sums_of_strata_and_groups(count: int) -> None:
     """Rows are few or many, for one query and for more than a stratum has rows; groups hold each pair once."""
@@ -277,11 +299,12 @@ def test_sums_of_strata_and_groups(count: int) -> None:
     pairs = Pairs.of(draw, rng)
     e, values = rng.random((count, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
     means = rng.random((count, WIDTH))
-    distances, squares, groups = VectorColumns(values).varied(e, means, draw, pairs)
+    inside, squares, groups = VectorColumns(values).varied(e, means, draw, pairs)
     apart = e[:, :, None] * (values - means[:, None])
-    assert np.allclose(distances, ((values - means[:, None]) ** 2).sum(2), rtol=1e-3)
-    sums = np.zeros((count, len(draw.sizes), WIDTH))
+    sums, each = np.zeros((count, len(draw.sizes), WIDTH)), np.zeros((count, len(draw.sizes)))
     np.add.at(sums, (slice(None), draw.owners), apart)
+    np.add.at(each, (slice(None), draw.owners), (apart**2).sum(2))
+    assert np.allclose(inside, each, rtol=1e-3)
     assert np.allclose(squares, (sums**2).sum(2), rtol=1e-3, atol=1e-5)
     expected = np.zeros((count, GROUPS, WIDTH))
     np.add.at(expected, (slice(None), pairs.groups), apart * pairs.weights[:, None])

@@ -64,10 +64,13 @@ def estimate(view: View, question: Question, reason: str, *, drawn: bool = False
         return Estimated(some, None, refused)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
         found = asking.answers(some)
+        why = DEAR if question.guarantee else UNSURE
+        if not found.sure.any():
+            return Estimated(some[:0], None, refused | dict.fromkeys(some.tolist(), why))
         answers = replace(asking.presented(found, some, question.guarantee or CALIBRATED), reason=reason)
     assert answers.error is not None
     sure = found.sure & np.isfinite(answers.error)  # values of 1e300 are numbers, and the squares of them are not
-    refused |= dict.fromkeys(some[~sure].tolist(), DEAR if question.guarantee else UNSURE)
+    refused |= dict.fromkeys(some[~sure].tolist(), why)
     return Estimated(some, answers, refused)
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from softkv.index.lists import ListIndex
 from softkv.index.search import Asked, Estimate, Readable, both, each_array, part_of, read_lists, tail_of, together
 from softkv.index.strata import LOG_MASS, LOWEST, Advice, Population, advice, first_lists, seen_tilt
+from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
 from softkv.maths.farfield import Tilt, Units, tilted
@@ -39,7 +40,7 @@ MOST_WANTED = 1e100  # its square is still a float
 DOUBTED = 3.0  # nothing is drawn if so many times as many rows seem needed as may be read
 SURER, CLOSE = 4.0, 1.5  # a first draw is repeated, with so many times as many rows, if V seems so many times too large
 SEEN = 4  # rows of each list that stand for it if its statistics do not apply
-TOGETHER, HELD = 128, 1 << 23  # queries that share a draw, and logits that are held at once
+TOGETHER, HELD = 64, 1 << 23  # queries that share a draw, and logits that are held at once by each thread
 TINY = np.finfo(np.float64).tiny
 FARTHEST = 100.0  # the log mass of other rows is capped at so much above the best row
 
@@ -62,19 +63,28 @@ def measured(
     """Answers whose error is below the tolerance, a share of the value scale, with this confidence over the draw.
 
     Estimates of rows `beside` count as exact: errors are then those of an answer about all rows, as shares of the mass
-    of the rows here. Queries are answered some at a time by one draw, which follows from `random` of their numbers. At
+    of the rows here. Queries are answered some at a time by one draw, which follows from `random` of their numbers, and
+    so by several threads; what they are told does not depend on how many there are. At
     most about `most` rows are drawn, and a row of the lists that a query reads in any case counts as the share `listed`
     of a drawn one: queries that need more are not sure. `tells` is whether the statistics of the lists suit the way to
     compare; if not, some rows of each list stand for it at first.
     """
     everyone, step = np.arange(len(asked.vectors)), max(1, min(TOGETHER, int(HELD / max(most, 1.0))))
-    parts = [everyone[start : start + step] for start in range(0, len(everyone), step)]
+    parts = np.array_split(everyone, max(1, -(-len(everyone) // step)))
     wanted = min(tolerance * arena.scale / index.units.size, MOST_WANTED)
-    found = []
-    for some in parts:
-        given = asked if len(parts) == 1 else part_of(asked, some)
-        measuring = _Measuring(index, population, arena, random(some), wanted, confidence, most, listed, show, tells)
-        found.append(measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some)))
+    found: list[Any] = [None] * len(parts)
+
+    def find(start: int, stop: int) -> None:
+        # A thread does not take over what is ignored.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            for number, some in enumerate(parts[start:stop], start):
+                given = asked if len(parts) == 1 else part_of(asked, some)
+                measuring = _Measuring(
+                    index, population, arena, random(some), wanted, confidence, most, listed, show, tells
+                )
+                found[number] = measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some))
+
+    shared(find, 0, len(parts))
     return together(found)
 
 
@@ -114,10 +124,9 @@ class _Look:
     values: Columns
     told: Sampled
 
-    @property
-    def moved(self) -> Floats:
-        """The logits of the rows that were drawn, counted from the peak, (b, r)."""
-        found: Floats = np.maximum(self.logits - self.known.peak[:, None], LOWEST)
+    def moved(self, rows: slice) -> Floats:
+        """The logits of some of the rows that were drawn, counted from the peak, (b, n)."""
+        found: Floats = np.maximum(self.logits[:, rows] - self.known.peak[:, None], LOWEST)
         return found
 
 
@@ -299,12 +308,13 @@ class _Measuring:
 
     def _blend(self, look: _Look) -> Blend:
         """The sums over whole lists, and over all rows that the drawn ones stand for."""
-        known, weights, square = look.known, look.e * look.draw.weights, None
+        known, excess, square = look.known, np.zeros(len(look.e)), None
         mass, total = look.told.drawn, look.told.drawn_total
-        excess = np.einsum("br,br->b", weights, look.moved)
+        for _, rows, part in look.draw.parts(len(look.e)):
+            excess += np.einsum("br,br->b", look.e[:, rows] * part.weights, look.moved(rows))
         if isinstance(self.arena.values, Numbers):
             mean = total / np.maximum(mass, TINY)[:, None]
-            square = np.einsum("br,br->b", weights, look.values.distances(mean))[:, None]
+            square = np.einsum("br,br->b", look.e * look.draw.weights, look.values.distances(mean))[:, None]
         return merge(look.whole.blend, self.units.back(Blend(known.peak, mass, total, excess, square)))
 
     def _values(self, rows: Rows) -> Columns:
@@ -320,8 +330,10 @@ class _Measuring:
 
 def _of_entropy(look: _Look, blend: Blend) -> Deviation:
     """How far the logarithm of the effective number of rows is off."""
-    entropy = look.moved - (blend.excess / blend.mass)[:, None]
-    return Deviation.of_column(look.draw, look.e * (1.0 - entropy), look.told.mass)
+    entropy = (blend.excess / blend.mass)[:, None]
+    return Deviation.of_column(
+        look.draw, lambda rows: look.e[:, rows] * (1.0 - (look.moved(rows) - entropy)), look.told.mass
+    )
 
 
 def _of_square(look: _Look, blend: Blend, units: Units) -> Deviation | None:
@@ -330,7 +342,7 @@ def _of_square(look: _Look, blend: Blend, units: Units) -> Deviation | None:
         return None
     apart = look.values.distances((blend.value - units.middle) / units.size)
     spread = blend.square / blend.mass[:, None] / units.size**2
-    return Deviation.of_column(look.draw, look.e * (apart - spread), look.told.mass)
+    return Deviation.of_column(look.draw, lambda rows: look.e[:, rows] * (apart[:, rows] - spread), look.told.mass)
 
 
 def _scored(asked: Asked, rows: Rows) -> Reals:

@@ -102,7 +102,9 @@ def calibrated(
     sure &= near.blend.peak * asked.temperatures >= nearest
     error = np.array([plan.error for plan in plans]) * arena.scale
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
-    found = _with_tail(index, arena, asked, Estimate(near, blend, error, log_mass_error, sure), show)
+    found = Estimate(near, blend, error, log_mass_error, sure)
+    if sure.any():
+        found = _with_tail(index, arena, asked, found, show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
 

@@ -60,16 +60,16 @@ class Pairs:
     def sums(self, e: Reals, values: Reals, apart: Reals, draw: Draw) -> Reals:
         """Σ e·(v − apart) over the rows of each group, and over the rows of its strata, (b, GROUPS, p).
 
-        `values` are (r, p); `apart` is what each query subtracts from them, (b, p).
+        `e` and values are row by row, (r, b) and (r, p); `apart` is what each query subtracts from them, (b, p).
         """
-        found = np.zeros((len(e), GROUPS, values.shape[1]), values.dtype)
+        found = np.zeros((len(apart), GROUPS, values.shape[1]), values.dtype)
         for groups, weights in (self.groups, self.weights), (self.homes[draw.owners], self.sides[draw.owners]):
             order = np.argsort(groups, kind="stable")
-            ends, weighted = np.searchsorted(groups[order], np.arange(GROUPS + 1)), e * weights.astype(e.dtype)
+            ends = np.searchsorted(groups[order], np.arange(GROUPS + 1))
             for group, (start, end) in enumerate(pairwise(ends.tolist())):
                 rows = order[start:end]
-                mine = weighted[:, rows]
-                found[:, group] += mine @ values[rows] - mine.sum(1)[:, None] * apart
+                mine = e[rows] * weights[rows, None].astype(e.dtype)
+                found[:, group] += mine.T @ values[rows] - mine.sum(0)[:, None] * apart
         return found
 
     def sums_of_one(self, e: Reals, values: Reals, draw: Draw) -> tuple[Reals, Reals]:
@@ -131,24 +131,36 @@ class VectorColumns:
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
-        return self._from_one(means)[0] if len(means) == 1 else self._from_each(means)[0]
+        if len(means) == 1:
+            return self._from_one(means)[0]
+        middle, apart = self._middle_of(means)
+        return _apart(self._values - middle, apart)[0]
 
     def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
-        """‖v − mean‖² of each row, (b, r), ‖Σ e·(v − mean)‖² over those of each stratum, (b, s), and sums of groups."""
-        weights = e.astype(self._values.dtype)  # in float32: these sums give a variance, to a few percent
+        """Σ ‖e·(v − mean)‖² and ‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s) each, and sums of groups."""
+        kind = self._values.dtype  # float32: these sums give a variance, to a few percent
         if len(e) == 1:
             distances, values = self._from_one(means)
-            sums, groups = pairs.sums_of_one(weights[0], values, draw)
+            sums, groups = pairs.sums_of_one(e[0].astype(kind), values, draw)
             return (
-                distances,
+                draw.by_stratum(e * e * distances),
                 np.einsum("sp,sp->s", sums, sums)[None].astype(np.float64),
                 groups[None].astype(np.float64),
             )
-        distances, values, apart, along = self._from_each(means)
-        mass, crossed = draw.by_stratum(e), draw.by_stratum(e * along)
-        squares = draw.squares(weights, values)
-        squares += mass * (mass * np.einsum("bp,bp->b", apart, apart)[:, None] - 2.0 * crossed)
-        return distances, np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
+        middle, apart = self._middle_of(means)
+        values, more = self._values - middle, np.einsum("bp,bp->b", apart, apart)[:, None]
+        weights = np.empty((len(values), len(e)), kind)
+        inside, squares = np.empty((2, len(e), len(draw.sizes)))
+        for some, rows, part in draw.parts(len(e)):
+            mine, (distances, along) = e[:, rows], _apart(values[rows], apart)
+            weights[rows] = mine.T
+            distances *= mine
+            distances *= mine
+            inside[:, some] = part.by_stratum(distances)
+            mass, crossed = part.by_stratum(mine), part.by_stratum(mine * along)
+            squares[:, some] = mass * (mass * more - 2.0 * crossed)
+        squares += draw.squares(weights, values)
+        return inside, np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
 
     def _from_one(self, means: Floats) -> tuple[Floats, Reals]:
         """‖v − mean‖² for one mean, (1, r), and all v − mean, with zeros behind, up to a whole number of ABREAST."""
@@ -157,19 +169,22 @@ class VectorColumns:
         apart = np.subtract(self._values, means.astype(values.dtype), out=values[:rows])
         return np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64), values
 
-    def _from_each(self, means: Floats) -> tuple[Floats, Reals, Reals, Reals]:
-        """‖v − mean‖², (b, r), and values, means and products of both, relative to the middle of the means.
-
-        Relative to that, they keep most of their digits.
-        """
+    def _middle_of(self, means: Floats) -> tuple[Reals, Reals]:
+        """The middle of some means, (p,), and these relative to it: so they and values keep most of their digits."""
         middle = means.mean(0).astype(self._values.dtype)
-        values, apart = self._values - middle, (means - middle).astype(middle.dtype)
-        squares, more = np.einsum("rp,rp->r", values, values), np.einsum("bp,bp->b", apart, apart)[:, None]
-        found: Floats = (squares + more).astype(np.float64)
-        lost = found * (LOST * np.finfo(values.dtype).eps)  # by rounding, which must not make them smaller
-        along = apart @ values.T
-        found -= 2.0 * along
-        return np.maximum(found, 0.0) + lost, values, apart, along
+        return middle, (means - middle).astype(middle.dtype)
+
+
+def _apart(values: Reals, means: Reals) -> tuple[Floats, Reals]:
+    """‖v − mean‖² of all values with all means, and their products, (b, r) each."""
+    squares, more = np.einsum("rp,rp->r", values, values), np.einsum("bp,bp->b", means, means)[:, None]
+    found: Floats = (squares + more).astype(np.float64)
+    lost = found * (LOST * np.finfo(values.dtype).eps)  # by rounding, which must not make them smaller
+    along = means @ values.T
+    found -= 2.0 * along
+    np.maximum(found, 0.0, out=found)
+    found += lost
+    return found, along
 
 
 class LabelColumns:
@@ -189,7 +204,7 @@ class LabelColumns:
         return np.maximum(found, 0.0)
 
     def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
-        """‖v − mean‖² of each row, (b, r), ‖Σ e·(v − mean)‖² over those of each stratum, (b, s), and sums of groups."""
+        """Σ ‖e·(v − mean)‖² and ‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s) each, and sums of groups."""
         labels, count = self._labels, len(draw.sizes)
         places, entries = np.unique(draw.owners * labels + self._codes, return_inverse=True)
         owners, codes = places // labels, places % labels
@@ -203,7 +218,7 @@ class LabelColumns:
             weights = np.concatenate([e[number] * pairs.weights, e[number] * pairs.sides[draw.owners]])
             found = np.bincount(whose * labels + np.tile(self._codes, 2), weights, GROUPS * labels)
             groups[number] = found.reshape(GROUPS, labels) - np.bincount(whose, weights, GROUPS)[:, None] * mean
-        return self.distances(means), np.maximum(squares, 0.0), groups
+        return draw.by_stratum(e * e * self.distances(means)), np.maximum(squares, 0.0), groups
 
 
 Columns: TypeAlias = VectorColumns | LabelColumns  # the values of the rows that were read

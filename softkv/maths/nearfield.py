@@ -20,6 +20,8 @@ from softkv.maths.summing import RUN
 from softkv.maths.weighting import FLOOR, Weights
 from softkv.ndarrays import Flags, Floats, Reals, Rows
 
+PIECE = 1 << 8  # rows of a segment of which the highest logit is looked for
+
 # The logits of some queries (their numbers) with rows start .. stop - 1, written into the last argument, (m, n).
 Score = Callable[[Rows, int, int, Reals], None]
 
@@ -114,11 +116,14 @@ class _Flat:
 
     def _promising(self, show: int) -> Reals:
         """A logit for each segment below which its query has no row among the heaviest, (s,)."""
-        peaks = self._peaks()
-        order = np.lexsort((-peaks, self.queries))
-        ranked = self.queries[order]
+        counts = -(-self.lengths // PIECE)  # a query may have a single segment, as long as all that it reads
+        owners, firsts = np.repeat(np.arange(len(counts)), counts), counts.cumsum() - counts
+        starts = self.starts[owners] + PIECE * (np.arange(len(owners)) - firsts[owners])
+        queries, peaks = self.queries[owners], np.maximum.reduceat(self.logits, starts)
+        order = np.lexsort((-peaks, queries))
+        ranked = queries[order]
         last = np.searchsorted(ranked, np.arange(self.count)) + show - 1
-        # Each segment has a row as high as its peak, so the show-th highest peak is low enough; with fewer, any is.
+        # Each piece has a row as high as its peak, so the show-th highest peak is low enough; with fewer, any is.
         enough = last < np.searchsorted(ranked, np.arange(self.count), side="right")
         least = np.where(enough, peaks[order[np.minimum(last, len(order) - 1)]], -np.inf)
         found: Reals = least[self.queries].astype(np.float32)

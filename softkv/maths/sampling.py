@@ -24,6 +24,7 @@ Does not choose rows (strata.py), nor read them.
 Shapes: b queries, r rows that were read, p value width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,9 +58,10 @@ class Deviation:
         return cls(variance / squared[:, None], degrees, np.ones(len(mass)))
 
     @classmethod
-    def of_column(cls, draw: Draw, y: Floats, mass: Floats) -> "Deviation":
-        """The deviation of one column y, (b, r)."""
-        return cls.of(draw, draw.by_stratum(np.square(y)), np.square(draw.by_stratum(y)), mass)
+    def of_column(cls, draw: Draw, y: Callable[[slice], Floats], mass: Floats) -> "Deviation":
+        """The deviation of one column, by what it is for some of the rows that were read, (b, n)."""
+        squares, sums = draw.moments(y, len(mass))
+        return cls.of(draw, squares, np.square(sums), mass)
 
     def at_least(self, variance: Floats) -> "Deviation":
         """The deviation with no smaller variance than this, (b, 2): the drawn rows may miss what matters."""
@@ -129,10 +131,10 @@ def sampled(
     drawn, drawn_total = stands.sum(1), values.total(stands)
     mass, total = mass + drawn, total + drawn_total
     value, pairs = total / np.where(mass > 0, mass, 1.0)[:, None], Pairs.of(draw, random)
-    distances, sums, groups = values.varied(e, value, draw, pairs)
-    found = Deviation.of(draw, draw.by_stratum(e * e * distances), sums, mass)
+    squares, sums, groups = values.varied(e, value, draw, pairs)
+    found = Deviation.of(draw, squares, sums, mass)
     columns = np.minimum(_columns(found.variance.sum(1) * np.square(mass), groups), float(values.free))
-    deviations = replace(found, columns=columns), Deviation.of_column(draw, e, mass)
+    deviations = replace(found, columns=columns), Deviation.of_column(draw, lambda rows: e[:, rows], mass)
     return Sampled(mass, total, drawn, drawn_total, *deviations)
 
 

@@ -11,8 +11,10 @@ Shapes: b queries, l strata, s strata that were visited, r rows that were read, 
 """
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from softkv.maths.drawing import different, in_runs
 from softkv.ndarrays import AnyArray, Counts, Flags, Floats, Reals
 
 LEAST, MOST = 2, 16  # rows of a stratum that is visited by chance; two tell a variance
+AT_ONCE = 1 << 16  # rows of a part of a draw, times queries
 FEW = 16  # rows of a stratum, of which several are summed at once
 VISIT = 2.0  # rows that can be read in the time that going to a stratum takes
 EVENLY = 0.1  # this share of the rows is spread over all strata by their sizes, whatever is estimated
@@ -72,12 +75,16 @@ class Strata:
         The smaller a query's goal for its variance, (b,), the more it counts.
         """
         shares = np.ones(len(self.within)) if goals is None else 1.0 / goals
-        within, between = shares @ self.within, shares @ self.between
+        return self._sizes(rows, shares @ self.within, shares @ self.between)
+
+    def _sizes(self, rows: float, within: Floats, between: Floats) -> Sizes:
+        """How to sample about this many rows by these estimates, (l,), or by those of each query, (b, l)."""
         counts = np.maximum(self.counts, 1).astype(np.float64)
         few = np.clip(np.sqrt(VISIT * within / np.maximum(between, np.finfo(np.float64).tiny)), LEAST, MOST)
         few = np.minimum(np.ceil(few), counts)
         needed, evenly = np.sqrt(within + few * between), self.counts / max(1.0, float(self.counts.sum()))
-        share = needed / (float(needed.sum()) or 1.0)
+        total = needed.sum(-1, keepdims=True)
+        share = needed / np.where(total == 0.0, 1.0, total)
         wanted = rows * ((1.0 - EVENLY) * share + EVENLY * evenly)
         chances = np.minimum(wanted / few, 1.0) * (self.counts > 0)
         some = np.minimum(np.ceil(np.maximum(wanted, few)), counts)
@@ -85,17 +92,23 @@ class Strata:
 
     def variance(self, sizes: Sizes) -> Floats:
         """The two parts of V, (b, 2), as estimated before reading."""
-        there = sizes.chances > 0
-        left = there * (1.0 - sizes.rows / np.maximum(self.counts, 1)) / np.maximum(sizes.rows, 1)
-        missed = there * (1.0 / np.where(there, sizes.chances, 1.0) - 1.0)
+        left, missed = self._left(sizes)
         found: Floats = self.within @ np.stack([left, missed * left], axis=1)
         found[:, 1] += self.between @ missed
         return found
 
+    def _left(self, sizes: Sizes) -> tuple[Floats, Floats]:
+        """The shares of `within` and of `between` that V has of strata that are visited, and of those that are not."""
+        there = sizes.chances > 0
+        left = there * (1.0 - sizes.rows / np.maximum(self.counts, 1)) / np.maximum(sizes.rows, 1)
+        return left, there * (1.0 / np.where(there, sizes.chances, 1.0) - 1.0)
+
     def alone(self, rows: float) -> Floats:
         """The V expected for each query from this many rows if it were the only query, (b,)."""
-        each = (self.of(np.array([number])) for number in range(len(self.within)))
-        return np.array([one.variance(one.sizes(rows)).sum() for one in each]) + np.finfo(np.float64).tiny
+        left, missed = self._left(self._sizes(rows, self.within, self.between))
+        within = np.einsum("bl,bl->b", self.within, left * (1.0 + missed))
+        found: Floats = within + np.einsum("bl,bl->b", self.between, missed) + np.finfo(np.float64).tiny
+        return found
 
     def enough(
         self, goals: Floats, most: float, *, also: "tuple[Strata, Floats]", least: float = 1.0
@@ -192,6 +205,18 @@ class Draw:
             places = in_runs(draw, counts, rows, strata.ahead[visited], strata.shuffled[visited])
         return cls(visited, counts, sizes.chances[visited], rows, places)
 
+    def parts(self, queries: int) -> "Iterator[tuple[slice, slice, Draw]]":
+        """The draw in parts of whole strata: which strata and rows these are, and their draw.
+
+        A part has few enough rows that what is computed of them for so many queries stays in the cache.
+        """
+        ends, step = self.sizes.cumsum(), max(1, AT_ONCE // max(1, queries))
+        cuts = np.unique(np.searchsorted(ends, np.arange(0, len(self.places), step), side="right"))
+        for first, last in pairwise([*cuts.tolist(), len(ends)]):
+            some, rows = slice(first, last), slice(int(self.firsts[first]), int(ends[last - 1]))
+            strata, counts, sizes = self.strata[some], self.counts[some], self.sizes[some]
+            yield some, rows, Draw(strata, counts, self.chances[some], sizes, self.places[rows])
+
     @cached_property
     def owners(self) -> Counts:
         """The place of the stratum of each row among those visited, (r,)."""
@@ -208,23 +233,32 @@ class Draw:
             return np.zeros((len(x), 0))
         return np.add.reduceat(x, self.firsts, axis=1)
 
+    def moments(self, y: Callable[[slice], Floats], queries: int) -> tuple[Floats, Floats]:
+        """Σ y² and Σ y over the rows of each stratum, (b, s) each, by what `y` is for some rows and all queries."""
+        squares, sums = np.empty((2, queries, len(self.sizes)))
+        for some, rows, part in self.parts(queries):
+            mine = y(rows)
+            sums[:, some], squares[:, some] = part.by_stratum(mine), part.by_stratum(np.square(mine))
+        return squares, sums
+
     def squares(self, weights: Reals, values: Reals) -> Floats:
-        """‖Σ w·v‖² over the rows of each stratum, (b, r) and (r, p) -> (b, s)."""
-        found = np.empty((len(weights), len(self.sizes)))
+        """‖Σ w·v‖² over the rows of each stratum, (r, b) and (r, p) -> (b, s)."""
+        count = weights.shape[1]
+        found = np.empty((count, len(self.sizes)))
         large = self.sizes > FEW
         for size in np.unique(self.sizes[~large]).tolist():  # products of matrices of one shape, many at once
             some = np.flatnonzero(self.sizes == size)
             rows = self.firsts[some][:, None] + np.arange(size)
-            mine, part = np.ascontiguousarray(weights[:, rows].swapaxes(0, 1)), values[rows]  # (n, b, m), (n, m, p)
-            if size < len(weights):  # products of rows with each other are fewer numbers than sums for all queries
-                found[:, some] = np.einsum("nbm,nbm->bn", mine @ (part @ part.swapaxes(1, 2)), mine)
+            mine, part = weights[rows], values[rows]  # (n, m, b), (n, m, p)
+            if size < count:  # products of rows with each other are fewer numbers than sums for all queries
+                found[:, some] = np.einsum("nmb,nmb->bn", part @ part.swapaxes(1, 2) @ mine, mine)
             else:
-                sums = mine @ part
+                sums = mine.swapaxes(1, 2) @ part
                 found[:, some] = np.einsum("nbp,nbp->bn", sums, sums)
         ends = self.firsts + self.sizes
         for number in np.flatnonzero(large).tolist():
             stretch = slice(self.firsts[number], ends[number])
-            sums = weights[:, stretch] @ values[stretch]
+            sums = weights[stretch].T @ values[stretch]
             found[:, number] = np.einsum("bp,bp->b", sums, sums)
         return found
 
