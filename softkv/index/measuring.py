@@ -64,10 +64,10 @@ def measured(
 
     Estimates of rows `beside` count as exact: errors are then those of an answer about all rows, as shares of the mass
     of the rows here. Queries are answered some at a time by one draw, which follows from `random` of their numbers, and
-    so by several threads; what they are told does not depend on how many there are. At
-    most about `most` rows are drawn, and a row of the lists that a query reads in any case counts as the share `listed`
-    of a drawn one: queries that need more are not sure. `tells` is whether the statistics of the lists suit the way to
-    compare; if not, some rows of each list stand for it at first.
+    so by several threads; what they are told does not depend on how many there are. At most about `most` rows are
+    drawn, and a row of the lists that a query reads in any case counts as the share `listed` of a drawn one: queries
+    that need more are not sure. `tells` is whether the statistics of the lists suit the way to compare; if not, some
+    rows of each list stand for it at first.
     """
     everyone, step = np.arange(len(asked.vectors)), max(1, min(TOGETHER, int(HELD / max(most, 1.0))))
     parts = np.array_split(everyone, max(1, -(-len(everyone) // step)))

@@ -133,8 +133,8 @@ class VectorColumns:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
         if len(means) == 1:
             return self._from_one(means)[0]
-        middle, apart = self._middle_of(means)
-        return _apart(self._values - middle, apart)[0]
+        middle, apart, lengths = self._middle_of(means)
+        return _distances(self._values - middle, apart, lengths)[0]
 
     def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
         """Σ ‖e·(v − mean)‖² and ‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s) each, and sums of groups."""
@@ -147,18 +147,18 @@ class VectorColumns:
                 np.einsum("sp,sp->s", sums, sums)[None].astype(np.float64),
                 groups[None].astype(np.float64),
             )
-        middle, apart = self._middle_of(means)
-        values, more = self._values - middle, np.einsum("bp,bp->b", apart, apart)[:, None]
+        middle, apart, lengths = self._middle_of(means)
+        values = self._values - middle
         weights = np.empty((len(values), len(e)), kind)
         inside, squares = np.empty((2, len(e), len(draw.sizes)))
         for some, rows, part in draw.parts(len(e)):
-            mine, (distances, along) = e[:, rows], _apart(values[rows], apart)
+            mine, (distances, along) = e[:, rows], _distances(values[rows], apart, lengths)
             weights[rows] = mine.T
             distances *= mine
             distances *= mine
             inside[:, some] = part.by_stratum(distances)
             mass, crossed = part.by_stratum(mine), part.by_stratum(mine * along)
-            squares[:, some] = mass * (mass * more - 2.0 * crossed)
+            squares[:, some] = mass * (mass * lengths - 2.0 * crossed)
         squares += draw.squares(weights, values)
         return inside, np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
 
@@ -169,16 +169,19 @@ class VectorColumns:
         apart = np.subtract(self._values, means.astype(values.dtype), out=values[:rows])
         return np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64), values
 
-    def _middle_of(self, means: Floats) -> tuple[Reals, Reals]:
-        """The middle of some means, (p,), and these relative to it: so they and values keep most of their digits."""
+    def _middle_of(self, means: Floats) -> tuple[Reals, Reals, Reals]:
+        """The middle of some means, (p,), these relative to it, and their squared lengths, (b, 1).
+
+        Relative to the middle, means and values keep most of their digits.
+        """
         middle = means.mean(0).astype(self._values.dtype)
-        return middle, (means - middle).astype(middle.dtype)
+        apart = (means - middle).astype(middle.dtype)
+        return middle, apart, np.einsum("bp,bp->b", apart, apart)[:, None]
 
 
-def _apart(values: Reals, means: Reals) -> tuple[Floats, Reals]:
-    """‖v − mean‖² of all values with all means, and their products, (b, r) each."""
-    squares, more = np.einsum("rp,rp->r", values, values), np.einsum("bp,bp->b", means, means)[:, None]
-    found: Floats = (squares + more).astype(np.float64)
+def _distances(values: Reals, means: Reals, lengths: Reals) -> tuple[Floats, Reals]:
+    """‖v − mean‖² of all values with all means of these squared lengths, and their products, (b, r) each."""
+    found: Floats = (np.einsum("rp,rp->r", values, values) + lengths).astype(np.float64)
     lost = found * (LOST * np.finfo(values.dtype).eps)  # by rounding, which must not make them smaller
     along = means @ values.T
     found -= 2.0 * along
