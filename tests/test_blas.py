@@ -5,7 +5,9 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,6 +163,70 @@ def test_rows_are_shared_among_threads_and_errors_come_back(monkeypatch: pytest.
 
     with pytest.raises(ValueError, match="the last rows"):
         blas.shared(fails, 0, 10)
+
+
+def test_work_that_is_shared_may_share_work_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all threads are at work that waits for more, what no thread has begun is done by the one that waits."""
+    monkeypatch.setattr(os, "cpu_count", lambda: blas.SHARED)
+    seen = np.zeros((8, 40, 40), int)
+
+    def fill(line: Any, number: int, start: int, stop: int) -> None:
+        line[start:stop] = number
+
+    def ask(asker: int) -> None:
+        def outer(start: int, stop: int) -> None:
+            for row, line in enumerate(seen[asker, start:stop], start):
+                blas.shared(partial(fill, line, 1 + row), 0, 40)
+
+        blas.shared(outer, 0, 40)
+
+    askers = [threading.Thread(target=ask, args=(number,)) for number in range(len(seen))]
+    for one in askers:
+        one.start()
+    for one in askers:
+        one.join(60)
+        assert not one.is_alive()
+    assert (seen == 1 + np.arange(40)[:, None]).all()
+
+
+def test_threads_ignore_what_their_caller_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy keeps that for each thread."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    large = np.full(2, 1e300)
+
+    def square(start: int, stop: int) -> None:
+        np.square(large[start:stop])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with np.errstate(over="ignore"):
+            blas.shared(square, 0, 2)
+        with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+            blas.shared(lambda start, stop: square(start, stop) if start else None, 0, 2)
+
+
+@pytest.mark.parametrize("forks", [1, 2])
+def test_a_forked_child_shares_work_as_well(forks: int) -> None:
+    """It has none of the threads of its parent."""
+    script = f"""
+import os
+import numpy as np
+from softkv.maths import blas
+os.cpu_count = lambda: 4
+
+def fill():
+    seen = np.zeros(100, int)
+    blas.shared(lambda start, stop: seen[start:stop].__setitem__(slice(None), 1), 0, 100)
+    return bool(seen.all())
+
+assert fill()
+for _ in range({forks}):
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        os._exit(0 if status == 0 and fill() else 1)
+    assert fill()
+"""
+    subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", script], check=True, timeout=60)
 
 
 def test_lists_are_asked_and_kept_by_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +178,25 @@ def test_answers_do_not_depend_on_how_many_threads_there_are(
     assert kinds(one).tolist() == kinds(several).tolist() == ["measured"] * 93
     for name in ("value", "error", "log_mass", "log_mass_error", "effective", "weights", "rows_read"):
         assert np.array_equal(getattr(one, name), getattr(several, name)), name
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_single_answers_do_not_depend_on_how_many_threads_there_are(
+    stores: dict[str, softkv.SoftKV], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of one query are read, and their sums made, in the same parts by one thread and by several."""
+    monkeypatch.setattr("softkv.maths.strata.AT_ONCE", 300)
+    monkeypatch.setattr(measuring, "READ", 500)
+    monkeypatch.setattr(blas.os, "cpu_count", lambda: 3)
+    found = []
+    for most in (1, 3):
+        monkeypatch.setattr(blas, "SHARED", most)
+        asked = partial(stores[kind].lookup, temperature=20 * SMALL[kind], tolerance=TOLERANCE)
+        found.append([asked(query) for query in QUERIES[:20]])
+    assert sum(one.route == "measured" for one in found[0]) > 15
+    for one, other in zip(*found, strict=True):
+        for name in ("value", "error", "log_mass", "log_mass_error", "effective", "rows_read"):
+            assert np.array_equal(getattr(one, name), getattr(other, name)), name
 
 
 def test_all_of_a_large_batch_are_measured_where_some_show_that_they_are_unlike_those_rehearsed(

@@ -288,14 +288,17 @@ def test_a_draw_in_parts_is_the_whole_draw(at_once: int, monkeypatch: pytest.Mon
     assert list(nothing.parts(3)) == []
 
 
+@pytest.mark.parametrize("at_once", [100, AT_ONCE])
 @pytest.mark.parametrize("count", [1, 2, 12])
-def test_sums_of_strata_and_groups(count: int) -> None:
+def test_sums_of_strata_and_groups(count: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are few or many, for one query and for more than a stratum has rows; groups hold each pair once."""
+    monkeypatch.setattr("softkv.maths.strata.AT_ONCE", at_once)
     rng, population = np.random.default_rng(14), Population(14)
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(400.0))
     assert draw.sizes.min() < count or count == 1
     assert draw.sizes.max() > 20
+    assert (len(list(draw.parts(1))) > 1) == (at_once == 100)
     pairs = Pairs.of(draw, rng)
     e, values = rng.random((count, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
     means = rng.random((count, WIDTH))

@@ -70,7 +70,7 @@ def test_where_weights_are_sharp_few_rows_are_read(monkeypatch: pytest.MonkeyPat
     """Those that weigh nothing are not multiplied at all, where it is known how far their values can be."""
     rng = np.random.default_rng(8)
     logits, values = rng.standard_normal((3, ROWS)) * 300, rng.standard_normal((ROWS, 4)).astype(np.float32)
-    monkeypatch.setattr(summing, "_summed_in_runs", lambda *_: pytest.fail("all rows were read"))
+    monkeypatch.setattr(summing, "summed_in_runs", lambda *_: pytest.fail("all rows were read"))
     weights = weights_of(logits)
     mass, total = summed(weights, values, lambda mean: np.full(len(mean), 10.0))
     assert total / mass[:, None] == pytest.approx(truth(weights, values), rel=1e-9)

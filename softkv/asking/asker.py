@@ -16,6 +16,7 @@ from softkv.asking.embedding import Embedding
 from softkv.asking.given import check_promise, comparison_of, require_one, temperatures_of, texts_of, vectors_of
 from softkv.asking.heads import Rewritten, of_all_heads
 from softkv.asking.joined import joined
+from softkv.asking.lists import Asking
 from softkv.asking.profile import checked_temperature
 from softkv.asking.promised import promised
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE, Compared, Question
@@ -87,7 +88,7 @@ def _logged(view: View, found: Answers) -> Answers:
 def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = False) -> Answers:
     """Estimate the queries that suit the lists; measure the others, or scan them if rows were already `drawn`."""
     if _suits_none(view, question, reason):
-        return _measured(view, question, None, [UNSURE] * len(question.queries))
+        return _measured(view, question, None, [UNSURE] * len(question.queries), None)
     found = lists.estimate(view, question, reason, drawn=drawn)
     if not found.refused:
         assert found.answers is not None
@@ -95,7 +96,7 @@ def _by_lists(view: View, question: Question, reason: str, *, drawn: bool = Fals
     rest = np.array(sorted(found.refused))
     everyone = len(rest) == len(question.queries)
     others, reasons = question if everyone else question.part(rest), [found.refused[n] for n in rest.tolist()]
-    answers = _scanned(view, others, reasons) if drawn else _measured(view, others, None, reasons)
+    answers = _scanned(view, others, reasons) if drawn else _measured(view, others, None, reasons, found.asking)
     parts = [] if everyone or found.answers is None else [(found.queries, found.answers)]
     return joined([*parts, (rest, answers)], question.temperature)
 
@@ -112,18 +113,18 @@ def _suits_none(view: View, question: Question, reason: str) -> bool:
 def _among(view: View, question: Question, reason: str) -> Answers:
     """Measured answers about the items that a filter or a mask leaves; if only a few are left, scan these."""
     if question.asks_all:
-        return _measured(view, question, None, [reason] * len(question.queries))
+        return _measured(view, question, None, [reason] * len(question.queries), None)
     mask = rows_left(view, question)
     if gathers_rather(int(mask.sum()), view, question):
         return scan(view, question, reason)
-    return _measured(view, question, mask, [reason] * len(question.queries))
+    return _measured(view, question, mask, [reason] * len(question.queries), None)
 
 
-def _measured(view: View, question: Question, mask: Flags | None, reasons: list[str]) -> Answers:
-    """Measured answers, for these reasons; scans for queries where measuring costs more."""
+def _measured(view: View, question: Question, mask: Flags | None, reasons: list[str], asking: Asking | None) -> Answers:
+    """Measured answers for these reasons, or scans where these cost less; `asking` as another route prepared it."""
     if not measures(view, question):
         return _scanned(view, question, reasons)
-    found = sampled.estimate(view, question, mask, _told(reasons))
+    found = sampled.estimate(view, question, mask, _told(reasons), asking)
     assert found.answers is not None
     parts = [(found.queries, found.answers)]
     planned = np.array([number for number in sorted(found.refused) if reasons[number] == PLANNED], np.int64)
@@ -300,8 +301,7 @@ class Asker(ABC):
             tolerance=tolerance,
             confidence=confidence,
         )
-        temperatures = np.array([usual * step for step in STEPS])
-        strip = replace(soft.part(np.zeros(len(STEPS), np.int64)), temperature=temperatures, show=1)
+        strip = replace(soft.part(np.zeros(len(STEPS), np.int64)), temperature=usual * np.array(STEPS), show=1)
         return Comparison(
             exact=self._equal(view, query),
             hard=ask(view, replace(soft, k=1, show=1))[0],

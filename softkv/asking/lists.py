@@ -45,6 +45,7 @@ class Estimated:
     queries: Rows  # by number
     answers: Answers | None  # to these queries; None where there are none
     refused: dict[int, str]  # the numbers of the queries that have to be scanned, and why; some have answers, too
+    asking: "Asking | None" = None  # the question, as far as it was prepared; None where some queries have answers
 
 
 @at_most(1)
@@ -61,12 +62,12 @@ def estimate(view: View, question: Question, reason: str, *, drawn: bool = False
     refused |= dear
     some = np.flatnonzero(suited)
     if not len(some):
-        return Estimated(some, None, refused)
+        return Estimated(some, None, refused, asking)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
         found = asking.answers(some)
         why = DEAR if question.guarantee else UNSURE
         if not found.sure.any():
-            return Estimated(some[:0], None, refused | dict.fromkeys(some.tolist(), why))
+            return Estimated(some[:0], None, refused | dict.fromkeys(some.tolist(), why), asking)
         answers = replace(asking.presented(found, some, question.guarantee or CALIBRATED), reason=reason)
     assert answers.error is not None
     sure = found.sure & np.isfinite(answers.error)  # values of 1e300 are numbers, and the squares of them are not
@@ -161,7 +162,16 @@ class Asking:
 
     def asked(self, some: Rows) -> Asked:
         """Some of the queries, in the form that the lists take."""
+        return self._only if self.count == 1 and len(some) == 1 else self._asked(some)
+
+    @cached_property
+    def _only(self) -> Asked:
+        """The only query: what was computed for it is kept."""
+        return self._asked(np.zeros(1, np.int64))
+
+    def _asked(self, some: Rows) -> Asked:
         return Asked(
+            self.index.quick,
             self.vectors[some],
             self.added[some],
             self.equal[some].astype(np.float64) if self.suits_form else self.temperatures[some],

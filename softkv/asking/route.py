@@ -50,8 +50,9 @@ SPREAD = "to find the {} best by the index as surely as asked for takes as long 
 UNMEASURED = "so many rows would have to be drawn that all are read"
 MOST_DRAWN = 0.4  # a scan replaces a draw of more than this share of the rows
 # The time that drawing takes, as how many numbers of keys a scan reads in it.
-STARTED, STARTED_EACH = 37_000_000, 8_000_000  # to find out how many to draw, for a draw and for each of its queries
+STARTED, STARTED_EACH = 47_000_000, 8_000_000  # to find out how many to draw, for a draw and for each of its queries
 DRAWN, DRAWN_NUMBER = 500, 7.0  # for each row, and each of its numbers
+BY_THREADS = 0.5  # the share of that for the rows of one query, which are read by several threads
 ASKED_NUMBER = 1.0  # for each number of a row, for each query
 BATCHED = 7  # a scan takes so many times less for one of many queries than for one alone
 # Reading a row in a list counts so many times as much as in a scan, beside drawing: for one query, for each of several.
@@ -209,7 +210,8 @@ def _drawing(view: View, queries: int) -> tuple[float, float]:
     """The cost of drawing for each of so many queries: at the start, and for each row."""
     layout, shared = view.layout, min(queries, TOGETHER)
     numbers = layout.key_width + (0 if layout.kind.coded else 2 * layout.value_width)
-    return STARTED / shared + STARTED_EACH, (DRAWN + DRAWN_NUMBER * numbers) / shared + ASKED_NUMBER * numbers
+    row = (DRAWN + DRAWN_NUMBER * numbers) * (BY_THREADS if queries == 1 else 1.0 / shared)
+    return STARTED / shared + STARTED_EACH, row + ASKED_NUMBER * numbers
 
 
 def gathers_rather(rows: int, view: View, question: Question) -> bool:

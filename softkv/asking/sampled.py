@@ -28,11 +28,17 @@ Foretold = tuple[Floats, Floats]  # the logarithms of masses, (b,), and values, 
 
 
 @at_most(1)
-def estimate(view: View, question: Question, mask: Flags | None, reason: str | tuple[str, ...]) -> Estimated:
-    """The answers to a question about the items that a mask leaves, measured for this reason."""
+def estimate(
+    view: View, question: Question, mask: Flags | None, reason: str | tuple[str, ...], asking: Asking | None = None
+) -> Estimated:
+    """The answers to a question about the items that a mask leaves, measured for this reason.
+
+    `asking` is the question as another route prepared it, or None.
+    """
     index, snapshot = view.index, view.snapshot
     assert index is not None
-    asking, everyone = Asking(view, index, question, mask), np.arange(len(question.queries))
+    asking = asking or Asking(view, index, question, mask)
+    everyone = np.arange(len(question.queries))
     queries, secret = np.asarray(question.queries, np.float32), snapshot.secret
     population = view.population if mask is None else Population(index, mask)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead

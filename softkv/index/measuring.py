@@ -24,7 +24,7 @@ from softkv.index.strata import LOG_MASS, LOWEST, Advice, Population, advice, fi
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Labels, Numbers, merge
 from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
-from softkv.maths.farfield import Tilt, Units, tilted
+from softkv.maths.farfield import Tilt, Units
 from softkv.maths.nearfield import Near
 from softkv.maths.sampling import Deviation, Elsewhere, Sampled, log_error, sampled
 from softkv.maths.strata import Draw, Sizes, Strata
@@ -42,6 +42,7 @@ SURER, CLOSE = 4.0, 1.5  # a first draw is repeated, with so many times as many 
 SEEN = 4  # rows of each list that stand for it if its statistics do not apply
 TOGETHER, HELD = 64, 1 << 23  # queries that share a draw, and logits that are held at once by each thread
 TINY = np.finfo(np.float64).tiny
+READ = 1 << 18  # numbers of values that are read at once
 FARTHEST = 100.0  # the log mass of other rows is capped at so much above the best row
 
 
@@ -75,14 +76,11 @@ def measured(
     found: list[Any] = [None] * len(parts)
 
     def find(start: int, stop: int) -> None:
-        # A thread does not take over what is ignored.
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            for number, some in enumerate(parts[start:stop], start):
-                given = asked if len(parts) == 1 else part_of(asked, some)
-                measuring = _Measuring(
-                    index, population, arena, random(some), wanted, confidence, most, listed, show, tells
-                )
-                found[number] = measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some))
+        for number, some in enumerate(parts[start:stop], start):
+            given = asked if len(parts) == 1 else part_of(asked, some)
+            drawn = random(some)
+            measuring = _Measuring(index, population, arena, drawn, wanted, confidence, most, listed, show, tells)
+            found[number] = measuring.found(given, (beside or Elsewhere.nothing(len(everyone))).of(some))
 
     shared(find, 0, len(parts))
     return together(found)
@@ -153,7 +151,7 @@ class _Measuring:
     def found(self, asked: Asked, beside: Elsewhere) -> Estimate:
         """The answers that can be measured; the others are not sure."""
         beside = replace(beside, value=(beside.value - self.units.middle) / self.units.size)
-        tilt = tilted(self.index.quick, asked.vectors) if self.tells else self._seen(asked)
+        tilt = asked.tilt if self.tells else self._seen(asked)
         first = first_lists(self.index, self.population, tilt)
         tail = tail_of(self.index, self.arena, asked, self.show)
         known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
@@ -268,7 +266,7 @@ class _Measuring:
         peak = np.where(np.isfinite(peak), peak, 0.0)
         e: Floats = np.subtract(logits, peak[:, None], dtype=np.float64)
         np.exp(e, out=e)
-        values = self._values(rows)
+        values = self._values(rows, len(logits))
         mass = whole.blend.mass * np.exp(np.minimum(whole.blend.peak - peak, 0.0))
         total = (whole.blend.value - self.units.middle) / self.units.size * mass[:, None]
         others = np.exp(np.minimum(left.beside.log_mass - peak, FARTHEST))
@@ -317,15 +315,27 @@ class _Measuring:
             square = np.einsum("br,br->b", look.e * look.draw.weights, look.values.distances(mean))[:, None]
         return merge(look.whole.blend, self.units.back(Blend(known.peak, mass, total, excess, square)))
 
-    def _values(self, rows: Rows) -> Columns:
-        """The values of some rows, in the units of the lists."""
-        values = self.arena.some_values(rows)
+    def _values(self, rows: Rows, queries: int) -> Columns:
+        """The values of some rows, in the units of the lists; for one query, several threads read them."""
+        values, read = self.arena.values, self.arena.some_values
         if isinstance(values, Labels):
-            return columns_of_labels(values.array, values.count)
-        counted = np.subtract(values.array, self.units.middle.astype(values.array.dtype), out=values.array)
-        counted = counted.astype(np.float32, copy=False)
-        counted *= 1.0 / self.units.size
-        return VectorColumns(counted)
+            return columns_of_labels(read(rows).array, values.count)
+        middle, factor = self.units.middle.astype(values.array.dtype), 1.0 / self.units.size
+        found, step = np.empty((len(rows), len(middle)), np.float32), max(1, READ // len(middle))
+        starts = range(0, len(rows), step)
+
+        def take(first: int, last: int) -> None:
+            for start in starts[first:last]:
+                some = slice(start, start + step)
+                given = read(rows[some]).array
+                np.subtract(given, middle, out=given)
+                np.multiply(given, factor, out=found[some], casting="same_kind")
+
+        if queries == 1:
+            shared(take, 0, len(starts))
+        else:
+            take(0, len(starts))
+        return VectorColumns(found)
 
 
 def _of_entropy(look: _Look, blend: Blend) -> Deviation:

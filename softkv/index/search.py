@@ -9,6 +9,7 @@ Shapes: b queries, l lists, d key width, p value width.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, closed, opening, ranked
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
-from softkv.maths.farfield import bounded, estimated, tilted
+from softkv.maths.farfield import Lists, Tilt, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Run, Score, read
 from softkv.ndarrays import Flags, Floats, Reals, Rows
 
@@ -26,15 +27,21 @@ AHEAD = 64  # with so many lists to read, the likeliest are read first, since th
 MOST = 0.5  # a query that would read a larger share of the rows is scanned
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Asked:
     """Some queries: as dot products (forms.py), and how to score rows with them."""
 
+    lists: Lists
     vectors: Reals  # (b, d), times β
     added: Floats  # (b,), to every logit
     temperatures: Floats  # (b,), as the calibration knows them
     score: Score
     score_some: Callable[[Rows], Score]  # the same for some rows, that are gathered
+
+    @cached_property
+    def tilt(self) -> Tilt:
+        """How the queries weigh all lists."""
+        return tilted(self.lists, self.vectors)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +78,7 @@ def calibrated(
     The stated error is the tolerance. The measured error of the plan is smaller; the difference is room for queries
     that are a little unlike those it was measured on.
     """
-    tilt = tilted(index.quick, asked.vectors)
-    opened = opening(index.quick, tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
+    opened = opening(index.quick, asked.tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
@@ -84,22 +90,22 @@ def calibrated(
         sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
     stops[~sure] = 0  # nothing need be read for queries without an answer
     if not sure.any():
-        near = read_lists(index, arena, asked, [order[:0] for order in opened.order], show)
-        unknown = np.full(len(sure), np.inf)
-        return Estimate(near, near.blend, unknown, unknown, sure)
+        return _refused(read_lists(index, arena, asked, [order[:0] for order in opened.order], show))
     near = read_lists(
         index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
     )
+    sure &= near.blend.peak * asked.temperatures >= nearest
+    if not sure.any():
+        return _refused(near)
     far = estimated(
         index.quick,
-        tilt,
+        asked.tilt,
         closed(opened.order, stops, len(index.quick.counts)),
         squares=isinstance(arena.values, Numbers),
     )
     blend = merge(near.blend, index.units.back(replace(far, peak=far.peak + asked.added)))
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
-    sure &= near.blend.peak * asked.temperatures >= nearest
     error = np.array([plan.error for plan in plans]) * arena.scale
     log_mass_error = np.array([plan.log_mass_error for plan in plans])
     found = Estimate(near, blend, error, log_mass_error, sure)
@@ -107,6 +113,12 @@ def calibrated(
         found = _with_tail(index, arena, asked, found, show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
+
+
+def _refused(near: Near) -> Estimate:
+    """Estimates that are not sure, beside what was read for them."""
+    unknown = np.full(len(near.scored), np.inf)
+    return Estimate(near, near.blend, unknown, unknown, unknown < 0)
 
 
 def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
@@ -118,7 +130,7 @@ def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, floa
     # clusters estimates were off by e^10. Finding the lists that matter takes as long as finding the best rows.
     arena = replace(arena, values=_no_values(arena.rows), some_values=lambda rows: _no_values(len(rows)))
     most = index.form.most(asked.added)
-    order, before = ranked(index.quick, tilted(index.quick, asked.vectors), depth[0], most)
+    order, before = ranked(index.quick, asked.tilt, depth[0], most)
     stops = np.maximum((before <= depth[1]).sum(1), 1)
     near = read_lists(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
     sure = near.blend.peak * asked.temperatures >= index.calibration.strange
@@ -180,6 +192,7 @@ def part_of(asked: Asked, numbers: Rows) -> Asked:
         return scored
 
     return Asked(
+        asked.lists,
         asked.vectors[numbers],
         asked.added[numbers],
         asked.temperatures[numbers],

@@ -13,12 +13,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 
+import numpy as np
 from numpy.linalg import _umath_linalg
 
 SHARED = 4  # the most threads that rows are split among
@@ -26,16 +27,41 @@ PROBED = 0.02  # seconds: a few turns of the scheduler
 
 
 def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
-    """Do work on the rows from `start` to `stop`, split among as many threads as there are processors, at most four."""
+    """Do work on the rows from `start` to `stop`, split among as many threads as there are processors, at most four.
+
+    Errors of numbers that the caller ignores are ignored by all of them.
+    """
     count = min(SHARED, os.cpu_count() or 1, stop - start)
     if count < 2:
         return work(start, stop)
-    ends = [start + (stop - start) * number // count for number in range(count + 1)]
-    with ThreadPoolExecutor(count - 1) as others:
-        running = [others.submit(work, *ends) for ends in pairwise(ends[1:])]
-        work(*ends[:2])
-    for one in running:
-        one.result()
+    ends, ignored = [start + (stop - start) * number // count for number in range(count + 1)], np.geterr()
+
+    def part(first: int, last: int) -> None:
+        with np.errstate(**ignored):
+            work(first, last)
+
+    asked = [(_begun(part, *some), some) for some in pairwise(ends[1:])]
+    try:
+        part(*ends[:2])
+    finally:
+        # What no thread has begun is done here: all may be at work that waits for other work of this kind.
+        begun = {one for one, _ in asked if one is not None and not one.cancel()}
+        wait(begun)
+    for one, some in asked:
+        if one in begun:
+            one.result()
+        else:
+            part(*some)
+    return None
+
+
+def _begun(work: Callable[[int, int], None], start: int, stop: int) -> Future[None] | None:
+    """Work that a thread will do, or None where there can be no more threads."""
+    global _workers
+    with suppress(RuntimeError):
+        if _workers is None:
+            _workers = ThreadPoolExecutor(SHARED - 1, "softkv-rows")
+        return _workers.submit(work, start, stop)
     return None
 
 
@@ -65,6 +91,7 @@ def free_threads() -> Iterator[None]:
         yield
 
 
+_workers: ThreadPoolExecutor | None = None  # kept, since to start a thread takes as long as much of the work
 _turn = threading.Lock()
 _wanted = list[int]()  # the limits of the open blocks
 _before = 0  # threads, before any block was open
@@ -85,8 +112,8 @@ def _set_least() -> None:
 
 def _left_behind() -> None:
     """Reset the state in a forked child, which has none of the threads that had open blocks."""
-    global _turn
-    _turn = threading.Lock()
+    global _turn, _workers
+    _turn, _workers = threading.Lock(), None
     if _wanted:
         _wanted.clear()
         _set_least()

@@ -7,7 +7,6 @@ Does not know what the sums are for (sampling.py).
 Shapes: b queries, s strata that were visited, r rows that were read, stratum by stratum, p value width.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
@@ -15,13 +14,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from softkv.maths.arrays import library_of
+from softkv.maths.blas import shared
 from softkv.maths.strata import Draw
+from softkv.maths.summing import summed_in_runs
 from softkv.ndarrays import Counts, Floats, Reals
 
 GROUPS = 32  # groups of rows, by which it is estimated how columns vary together
 BLOCK = 8  # rows of a stratum that belong to one group, at most
 COUNTED = 1 << 10  # rows that are counted in float64 at once
 ABREAST = 32  # rows that are multiplied by one matrix
+WIDTH = 8  # numbers of a row that fill the cache, for one query, as its sums for one more query would
 LOST = 8.0  # rounding errors allowed for in a product of vectors
 FEW_LABELS = 64  # the most labels that are treated as vectors
 
@@ -72,47 +75,37 @@ class Pairs:
                 found[:, group] += mine.T @ values[rows] - mine.sum(0)[:, None] * apart
         return found
 
-    def sums_of_one(self, e: Reals, values: Reals, draw: Draw) -> tuple[Reals, Reals]:
-        """Σ e·v of one query, (r,), over the rows of each stratum, (s, p), and over those of each group, (GROUPS, p).
+    def of_one(self, e: Reals, some: slice, rows: slice, part: Draw) -> Reals:
+        """The matrix that sums the rows of a part of a draw by group, with the weights of one query, (GROUPS, n).
 
-        Behind the values there are zeros, up to a whole number of ABREAST.
+        `some` are the strata of the part, and `rows` its rows, (n,), which have these `e`.
         """
-        more, runs = len(values) - len(e), ((e, draw.owners), (e * self.weights.astype(e.dtype), self.blocks))
-        padded = [(np.pad(weights, (0, more)), np.append(owners, owners[-1:].repeat(more))) for weights, owners in runs]
-        (found, owners), (parts, blocks) = _sums_in_parts(values, padded)
-        again = np.diff(owners, prepend=-1) == 0
-        sums = found[~again]
-        np.add.at(sums, owners[again], found[again])
-        groups = _grouped(self.lots[blocks], np.ones(len(blocks), e.dtype)) @ parts
-        return sums, groups + _grouped(self.homes, self.sides.astype(e.dtype)) @ sums
+        found, places = np.zeros(len(e) * GROUPS, e.dtype), np.arange(0, len(e) * GROUPS, GROUPS)
+        found[places + self.lots[self.blocks[rows]]] = e * self.weights[rows].astype(e.dtype)
+        found[places + self.homes[some][part.owners]] += e * self.sides[some].astype(e.dtype)[part.owners]
+        return found.reshape(-1, GROUPS).T
 
 
-def _grouped(groups: Counts, weights: Reals) -> Reals:
-    """The matrix that sums rows by group, with these weights, (n,) each -> (GROUPS, n)."""
-    found = np.zeros((GROUPS, len(weights)), weights.dtype)
-    found[groups, np.arange(len(weights))] = weights
-    return found
+def _sums_of_one(e: Reals, values: Reals, draw: Draw) -> Reals:
+    """Σ e·v of one query over the rows of each stratum, (r,) and (r, p) -> (s, p).
 
-
-def _sums_in_parts(values: Reals, runs: Sequence[tuple[Reals, Counts]]) -> list[tuple[Reals, Counts]]:
-    """Σ w·v over runs of rows, by the weights and owners of rows, (r,) each: sums, (n, p), and whose they are, (n,).
-
-    Owners rise from 0 without gaps. ABREAST rows at a time are multiplied by a matrix with a row for each owner, which
-    is several times as fast as NumPy adds up short runs; r is a multiple of that. A run that reaches over several such
-    parts has a sum in each.
+    Behind the values there are zeros, up to a whole number of ABREAST. So many rows at a time are multiplied by a
+    matrix with a row for each stratum that they are of, which is several times as fast as NumPy adds up short runs.
     """
-    shape = len(values) // ABREAST, ABREAST
-    owners = [whose.reshape(shape) for _, whose in runs]
-    places = [whose - whose[:, :1] for whose in owners]
-    starts = np.cumsum([np.zeros((shape[0], 1), np.int64), *(place[:, -1:] + 1 for place in places)], axis=0)
-    spread = np.zeros((shape[0], starts[-1].max(initial=0), ABREAST), values.dtype)
-    for (weights, _), place, start in zip(runs, places, starts, strict=False):
-        spread[np.arange(shape[0])[:, None], start + place, np.arange(ABREAST)] = weights.reshape(shape)
-    sums, numbers, found = spread @ values.reshape(*shape, values.shape[1]), np.arange(spread.shape[1]), []
-    for whose, (start, end) in zip(owners, pairwise(starts), strict=True):
-        there = (start <= numbers) & (numbers < end)
-        found.append((sums[there], (whose[:, :1] - start + numbers)[there]))
-    return found
+    windows, numbers = len(values) // ABREAST, np.arange(len(e))
+    owners = np.pad(draw.owners, (0, len(values) - len(e)), "edge").reshape(windows, ABREAST)
+    places = owners - owners[:, :1]
+    most = int(places[:, -1].max()) + 1
+    spread = np.zeros((windows, most, ABREAST), values.dtype)
+    spread.reshape(-1)[(numbers // ABREAST * most + places.reshape(-1)[: len(e)]) * ABREAST + numbers % ABREAST] = e
+    found = (spread @ values.reshape(windows, ABREAST, -1)).reshape(windows * most, -1)
+    sums = found[draw.firsts // ABREAST * most + places.reshape(-1)[draw.firsts]]
+    # A stratum that began before has its other rows first in a window.
+    later = np.flatnonzero(owners[1:, 0] == owners[:-1, -1]) + 1
+    if len(later):
+        whose, starts = np.unique(owners[later, 0], return_index=True)
+        sums[whose] += np.add.reduceat(found[later * most], starts, axis=0)
+    return sums
 
 
 class VectorColumns:
@@ -123,7 +116,11 @@ class VectorColumns:
 
     def total(self, weights: Floats) -> Floats:
         """The sum of values by weight: Σ w·v, (b, r) -> (b, p)."""
-        found: Floats = np.zeros((len(weights), self._values.shape[1]))
+        if len(weights) == 1:
+            values = self._values
+            found: Floats = summed_in_runs(library_of(values), weights.astype(values.dtype), values)
+            return found
+        found = np.zeros((len(weights), self._values.shape[1]))
         for start in range(0, len(self._values), COUNTED):  # copies then stay in the cache
             some = slice(start, start + COUNTED)
             found += weights[:, some] @ self._values[some].astype(np.float64)
@@ -132,7 +129,9 @@ class VectorColumns:
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
         if len(means) == 1:
-            return self._from_one(means)[0]
+            apart = self._values - means.astype(self._values.dtype)
+            found: Floats = np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64)
+            return found
         middle, apart, lengths = self._middle_of(means)
         return _distances(self._values - middle, apart, lengths)[0]
 
@@ -140,13 +139,7 @@ class VectorColumns:
         """Σ ‖e·(v − mean)‖² and ‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s) each, and sums of groups."""
         kind = self._values.dtype  # float32: these sums give a variance, to a few percent
         if len(e) == 1:
-            distances, values = self._from_one(means)
-            sums, groups = pairs.sums_of_one(e[0].astype(kind), values, draw)
-            return (
-                draw.by_stratum(e * e * distances),
-                np.einsum("sp,sp->s", sums, sums)[None].astype(np.float64),
-                groups[None].astype(np.float64),
-            )
+            return self._varied_of_one(e[0], means, draw, pairs)
         middle, apart, lengths = self._middle_of(means)
         values = self._values - middle
         weights = np.empty((len(values), len(e)), kind)
@@ -162,12 +155,30 @@ class VectorColumns:
         squares += draw.squares(weights, values)
         return inside, np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
 
-    def _from_one(self, means: Floats) -> tuple[Floats, Reals]:
-        """‖v − mean‖² for one mean, (1, r), and all v − mean, with zeros behind, up to a whole number of ABREAST."""
-        rows, width = self._values.shape
-        values = np.zeros((rows + -rows % ABREAST, width), self._values.dtype)
-        apart = np.subtract(self._values, means.astype(values.dtype), out=values[:rows])
-        return np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64), values
+    def _varied_of_one(self, e: Floats, mean: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+        """What `varied` returns, for a single query: some rows at a time, by several threads."""
+        kind, width = self._values.dtype, self._values.shape[1]
+        parts, mean = list(draw.parts(max(1, width // WIDTH))), mean.astype(kind)
+        inside, squares = np.zeros((2, 1, len(draw.sizes)))
+        groups = np.zeros((len(parts), GROUPS, width), kind)
+
+        def vary(first: int, last: int) -> None:
+            most = max((rows.stop - rows.start for _, rows, _ in parts[first:last]), default=0)
+            room = np.empty((most + ABREAST, width), kind)
+            for number, (some, rows, part) in enumerate(parts[first:last], first):
+                mine = e[rows]
+                count = len(mine)
+                apart, padded = room[:count], room[: count + -count % ABREAST]
+                np.subtract(self._values[rows], mean, out=apart)
+                padded[count:] = 0.0
+                inside[:, some] = part.by_stratum((mine * mine * np.einsum("rp,rp->r", apart, apart))[None])
+                weights = mine.astype(kind)
+                groups[number] = pairs.of_one(weights, some, rows, part) @ apart
+                sums = _sums_of_one(weights, padded, part)
+                squares[:, some] = np.einsum("sp,sp->s", sums, sums)
+
+        shared(vary, 0, len(parts))
+        return inside, squares, groups.sum(0, dtype=np.float64)[None]
 
     def _middle_of(self, means: Floats) -> tuple[Reals, Reals, Reals]:
         """The middle of some means, (p,), these relative to it, and their squared lengths, (b, 1).

@@ -49,6 +49,34 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _Allotted:
+    """How rows are shared out among strata, however many there are."""
+
+    counts: Floats  # (l,), at least 1
+    there: Flags  # (l,), whether a stratum has rows
+    most: Floats  # (l,), how many rows of a stratum are taken at most, if not all
+    few: Floats  # (l,) or (b, l), how many rows of a stratum are taken at least, if it is visited
+    shares: Floats  # (l,) or (b, l), of the rows
+
+    def sizes(self, rows: float) -> Sizes:
+        """How to sample about this many rows."""
+        wanted = rows * self.shares
+        chances = np.minimum(wanted / self.few, 1.0) * self.there
+        some = np.minimum(np.ceil(np.maximum(wanted, self.few)), self.counts)
+        return Sizes(chances, np.where((chances == 1.0) & (some > self.most), self.counts, some).astype(np.int64))
+
+    def at_most(self, most: float) -> tuple[float, Sizes]:
+        """How many rows may be taken, including those of strata that are read whole."""
+        rows, sizes = most, self.sizes(most)
+        for _ in range(TRIES):
+            if sizes.expected <= most:
+                break
+            rows *= 0.95 * most / sizes.expected
+            sizes = self.sizes(rows)
+        return rows, sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Strata:
     """Estimates for strata before any row is read, for each of the queries that share one draw."""
 
@@ -74,25 +102,28 @@ class Strata:
 
         The smaller a query's goal for its variance, (b,), the more it counts.
         """
-        shares = np.ones(len(self.within)) if goals is None else 1.0 / goals
-        return self._sizes(rows, shares @ self.within, shares @ self.between)
+        return self._together(goals).sizes(rows)
 
-    def _sizes(self, rows: float, within: Floats, between: Floats) -> Sizes:
-        """How to sample about this many rows by these estimates, (l,), or by those of each query, (b, l)."""
+    def _together(self, goals: Floats | None = None) -> "_Allotted":
+        """How rows are shared out for all queries."""
+        shares = np.ones(len(self.within)) if goals is None else 1.0 / goals
+        return self._allotted(shares @ self.within, shares @ self.between)
+
+    def _allotted(self, within: Floats, between: Floats) -> "_Allotted":
+        """How rows are shared out by these estimates, (l,), or by those of each query, (b, l)."""
         counts = np.maximum(self.counts, 1).astype(np.float64)
         few = np.clip(np.sqrt(VISIT * within / np.maximum(between, np.finfo(np.float64).tiny)), LEAST, MOST)
         few = np.minimum(np.ceil(few), counts)
         needed, evenly = np.sqrt(within + few * between), self.counts / max(1.0, float(self.counts.sum()))
         total = needed.sum(-1, keepdims=True)
         share = needed / np.where(total == 0.0, 1.0, total)
-        wanted = rows * ((1.0 - EVENLY) * share + EVENLY * evenly)
-        chances = np.minimum(wanted / few, 1.0) * (self.counts > 0)
-        some = np.minimum(np.ceil(np.maximum(wanted, few)), counts)
-        return Sizes(chances, np.where((chances == 1.0) & (some > self.most * counts), counts, some).astype(np.int64))
+        return _Allotted(counts, self.counts > 0, self.most * counts, few, (1.0 - EVENLY) * share + EVENLY * evenly)
 
     def variance(self, sizes: Sizes) -> Floats:
         """The two parts of V, (b, 2), as estimated before reading."""
-        left, missed = self._left(sizes)
+        return self._variance(*self._left(sizes))
+
+    def _variance(self, left: Floats, missed: Floats) -> Floats:
         found: Floats = self.within @ np.stack([left, missed * left], axis=1)
         found[:, 1] += self.between @ missed
         return found
@@ -105,7 +136,7 @@ class Strata:
 
     def alone(self, rows: float) -> Floats:
         """The V expected for each query from this many rows if it were the only query, (b,)."""
-        left, missed = self._left(self._sizes(rows, self.within, self.between))
+        left, missed = self._left(self._allotted(self.within, self.between).sizes(rows))
         within = np.einsum("bl,bl->b", self.within, left * (1.0 + missed))
         found: Floats = within + np.einsum("bl,bl->b", self.between, missed) + np.finfo(np.float64).tiny
         return found
@@ -120,8 +151,8 @@ class Strata:
         """
         pool = np.ones(len(goals), np.bool_)
         for _ in range(TRIES):
-            mine = self.of(pool), goals[pool], (also[0].of(pool), also[1][pool])
-            high, sizes = mine[0]._at_most(most, mine[1])
+            allotted = self.of(pool)._together(goals[pool])
+            high, sizes = allotted.at_most(most)
             ratios = self._over(sizes, goals, also)
             if not (ratios[pool] > 1.0).any():
                 break
@@ -136,7 +167,7 @@ class Strata:
             # Where many strata are soon read whole, V falls so steeply that only halves of what is left lead there.
             halved = step > 2 and step % 2
             rows = math.sqrt(low * high) if halved else _between(low, over, high, worst) if step else low
-            fewer = mine[0].sizes(rows, mine[1])
+            fewer = allotted.sizes(rows)
             found = self._over(fewer, goals, also)
             if (now := float(found[reached].max())) <= 1.0:
                 high, sizes, ratios, worst = rows, fewer, found, now
@@ -144,20 +175,10 @@ class Strata:
                 low, over = rows, now
         return sizes, np.where(reached & (sizes.expected <= most), ratios, beyond)
 
-    def _at_most(self, most: float, goals: Floats) -> tuple[float, Sizes]:
-        """How many rows may be taken, including those of strata that are read whole."""
-        rows, sizes = most, self.sizes(most, goals)
-        for _ in range(TRIES):
-            if sizes.expected <= most:
-                break
-            rows *= 0.95 * most / sizes.expected
-            sizes = self.sizes(rows, goals)
-        return rows, sizes
-
     def _over(self, sizes: Sizes, goals: Floats, also: "tuple[Strata, Floats]") -> Floats:
         """The expected V relative to the goals, the larger of the two, (b,)."""
-        pairs = ((self, goals), also)
-        found: Floats = np.max([one.variance(sizes).sum(1) / allowed for one, allowed in pairs], axis=0)
+        parts, pairs = self._left(sizes), ((self, goals), also)
+        found: Floats = np.max([one._variance(*parts).sum(1) / allowed for one, allowed in pairs], axis=0)
         return found
 
     def scaled(self, factors: Floats) -> "Strata":
@@ -210,8 +231,9 @@ class Draw:
 
         A part has few enough rows that what is computed of them for so many queries stays in the cache.
         """
-        ends, step = self.sizes.cumsum(), max(1, AT_ONCE // max(1, queries))
-        cuts = np.unique(np.searchsorted(ends, np.arange(0, len(self.places), step), side="right"))
+        ends, count = self.sizes.cumsum(), -(-len(self.places) * queries // AT_ONCE)
+        count += count > 1 and count % 2  # threads, of which there are often two, have as many each
+        cuts = np.unique(np.searchsorted(ends, np.arange(count) * len(self.places) // max(1, count), side="right"))
         for first, last in pairwise([*cuts.tolist(), len(ends)]):
             some, rows = slice(first, last), slice(int(self.firsts[first]), int(ends[last - 1]))
             strata, counts, sizes = self.strata[some], self.counts[some], self.sizes[some]

@@ -46,7 +46,7 @@ def summed(weights: Weights, array: Array, reach: Bound) -> tuple[Array, Array]:
     if _is_far_enough(library, mass, total, reach):
         return mass, total
     light = library.where(heavy, 0.0, weights.weights)
-    return mass + library.double(library.total(light)), total + _summed_in_runs(library, light, array)
+    return mass + library.double(library.total(light)), total + summed_in_runs(library, light, array)
 
 
 def few_above(weights: Array, least: float) -> Array | None:
@@ -76,7 +76,7 @@ def _is_far_enough(library: Library, mass: Array, total: Array, reach: Bound) ->
 
 def _enclosed_sum(library: Library, weights: Weights, array: Array) -> Array:
     """The sum in float32; where nothing shows that the mean is in the hull of the values, in float64."""
-    total = _summed_in_runs(library, weights.weights, array)
+    total = summed_in_runs(library, weights.weights, array)
     outside = ~_enclosed(library, weights, array, library.constant(total) / divisor(weights.mass)[..., None])
     if not outside.any():
         return total
@@ -105,7 +105,7 @@ def _doubled(library: Library, weights: Array, array: Array) -> Array:
     return total
 
 
-def _summed_in_runs(library: Library, weights: Array, array: Array) -> Array:
+def summed_in_runs(library: Library, weights: Array, array: Array) -> Array:
     """Weights times values in float32, in runs of rows whose sums are added in float64: (..., b, n) x (..., n, p).
 
     For a single query BLAS adds row after row to one float32: after 100,000 rows of values far from zero four digits
