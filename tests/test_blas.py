@@ -189,6 +189,29 @@ def test_work_that_is_shared_may_share_work_itself(monkeypatch: pytest.MonkeyPat
     assert (seen == 1 + np.arange(40)[:, None]).all()
 
 
+def test_where_there_can_be_no_more_threads_the_caller_does_all_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row once, also if a thread comes by later."""
+    monkeypatch.setattr(os, "cpu_count", lambda: blas.SHARED)
+    monkeypatch.setattr(blas, "_workers", None)
+    seen, start = np.zeros(10, int), threading.Thread.start
+
+    def no_more(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def add(first: int, last: int) -> None:
+        seen[first:last] += 1
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    blas.shared(add, 0, 10)
+    assert (seen == 1).all()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    blas.shared(add, 0, 10)
+    assert blas._workers is not None
+    blas._workers.shutdown(wait=True)  # after all that was left to it
+    assert (seen == 2).all()
+    monkeypatch.setattr(blas, "_workers", None)
+
+
 def test_threads_ignore_what_their_caller_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy keeps that for each thread."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)

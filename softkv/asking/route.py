@@ -58,7 +58,7 @@ BATCHED = 7  # a scan takes so many times less for one of many queries than for 
 # Reading a row in a list counts so many times as much as in a scan, beside drawing: for one query, for each of several.
 LISTED = 2.0, 1.0
 SCATTERED = 4.0  # and when compared with a scan of few numbers
-TYPICAL = 15_000  # rows that an ordinary query draws
+TYPICAL = 22_000  # rows that an ordinary query draws
 
 
 class Route(NamedTuple):

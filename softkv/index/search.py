@@ -9,7 +9,7 @@ Shapes: b queries, l lists, d key width, p value width.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, closed, opening, ranked
+from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Lists, Tilt, bounded, estimated, tilted
 from softkv.maths.nearfield import Near, Run, Score, read
@@ -24,6 +25,7 @@ from softkv.ndarrays import Flags, Floats, Reals, Rows
 
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
+LONG = 1 << 23  # numbers of keys that a thread reads at once
 MOST = 0.5  # a query that would read a larger share of the rows is scanned
 
 
@@ -219,9 +221,29 @@ def read_lists(index: ListIndex, arena: Readable, asked: Asked, lists: Sequence[
     """Read the lists of each query, with the rows that joined them."""
     runs = _runs(index.offsets, lists)
     arena.verify(runs)
-    near = read(asked.score, arena.values, runs, arena.live, count=len(lists), show=show)
+    near = _read(arena, asked, runs, show)
     members, starts = index.members
     return both(near, _gathered(arena, asked, members, _runs(starts, lists), show), show)
+
+
+def _read(arena: Readable, asked: Asked, runs: Sequence[Run], show: int) -> Near:
+    """Read runs of rows that are verified; many rows of a single query are read by several threads."""
+    count, ends = len(asked.vectors), np.cumsum([0, *(run.stop - run.start for run in runs)])
+    width = asked.lists.means.shape[1]
+    parts = 1 if count > 1 else max(1, 2 * (int(ends[-1]) * width // (2 * LONG)))  # often there are two threads
+    cuts = np.unique(np.searchsorted(ends, np.arange(parts + 1) * int(ends[-1]) // parts))
+    if len(cuts) < 3:
+        return read(asked.score, arena.values, runs, arena.live, count=count, show=show)
+    found: list[Any] = [None] * (len(cuts) - 1)
+
+    def part(first: int, last: int) -> None:
+        for number in range(first, last):
+            some = runs[cuts[number] : cuts[number + 1]]
+            found[number] = read(asked.score, arena.values, some, arena.live, count=count, show=show)
+
+    shared(part, 0, len(found))
+    near: Near = reduce(lambda near, more: both(near, more, show), found)
+    return near
 
 
 def _gathered(arena: Readable, asked: Asked, rows: Rows, runs: Sequence[Run], show: int) -> Near | None:
@@ -294,7 +316,7 @@ def tail_of(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near 
     if not behind:
         return apart
     arena.verify(behind)
-    return both(read(asked.score, arena.values, behind, arena.live, count=len(everybody), show=show), apart, show)
+    return both(_read(arena, asked, behind, show), apart, show)
 
 
 def _heaviest(left: Near, right: Near, show: int) -> tuple[Rows, Reals]:

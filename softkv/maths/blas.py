@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -40,14 +40,16 @@ def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
         with np.errstate(**ignored):
             work(first, last)
 
-    asked = [(_begun(part, *some), some) for some in pairwise(ends[1:])]
+    others = [(Future[None](), some) for some in pairwise(ends[1:])]
+    for one, some in others:
+        _begin(partial(_run, one, partial(part, *some)))
     try:
         part(*ends[:2])
     finally:
         # What no thread has begun is done here: all may be at work that waits for other work of this kind.
-        begun = {one for one, _ in asked if one is not None and not one.cancel()}
+        begun = {one for one, _ in others if not one.cancel()}
         wait(begun)
-    for one, some in asked:
+    for one, some in others:
         if one in begun:
             one.result()
         else:
@@ -55,14 +57,25 @@ def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
     return None
 
 
-def _begun(work: Callable[[int, int], None], start: int, stop: int) -> Future[None] | None:
-    """Work that a thread will do, or None where there can be no more threads."""
+def _begin(work: Callable[[], None]) -> None:
+    """Have work done by a thread as soon as one is free; never, where there can be no more threads."""
     global _workers
     with suppress(RuntimeError):
         if _workers is None:
             _workers = ThreadPoolExecutor(SHARED - 1, "softkv-rows")
-        return _workers.submit(work, start, stop)
-    return None
+        _workers.submit(work)
+
+
+def _run(told: Future[None], work: Callable[[], None]) -> None:
+    """Do work, unless it was cancelled, and tell how it ended."""
+    if not told.set_running_or_notify_cancel():
+        return
+    try:
+        work()
+    except BaseException as error:
+        told.set_exception(error)
+    else:
+        told.set_result(None)
 
 
 @contextmanager
