@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,6 +145,7 @@ def test_who_keeps_processors_busy_is_seen() -> None:
 
 def test_rows_are_shared_among_threads_and_errors_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row once, whatever their number; by one thread where there is one processor."""
+    monkeypatch.setattr(blas, "_granted", lambda: blas.SHARED)
     for processors, rows in ((1, 10), (2, 7), (3, 2), (64, 100), (4, 0)):
         monkeypatch.setattr(os, "cpu_count", lambda processors=processors: processors)
         seen, threads = np.zeros(rows + 5, int), set()
@@ -167,6 +169,7 @@ def test_rows_are_shared_among_threads_and_errors_come_back(monkeypatch: pytest.
 
 def test_work_that_is_shared_may_share_work_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all threads are at work that waits for more, what no thread has begun is done by the one that waits."""
+    monkeypatch.setattr(blas, "_granted", lambda: blas.SHARED)
     monkeypatch.setattr(os, "cpu_count", lambda: blas.SHARED)
     seen = np.zeros((8, 40, 40), int)
 
@@ -191,6 +194,7 @@ def test_work_that_is_shared_may_share_work_itself(monkeypatch: pytest.MonkeyPat
 
 def test_where_there_can_be_no_more_threads_the_caller_does_all_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row once, also if a thread comes by later."""
+    monkeypatch.setattr(blas, "_granted", lambda: blas.SHARED)
     monkeypatch.setattr(os, "cpu_count", lambda: blas.SHARED)
     monkeypatch.setattr(blas, "_workers", None)
     seen, start = np.zeros(10, int), threading.Thread.start
@@ -212,8 +216,26 @@ def test_where_there_can_be_no_more_threads_the_caller_does_all_of_the_work(monk
     monkeypatch.setattr(blas, "_workers", None)
 
 
+@pytest.mark.parametrize("granted", [1, 3])
+def test_no_more_threads_share_work_than_blas_may_use(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while lists are asked, when BLAS uses one."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    parts, get_count, set_count = list[tuple[int, int]](), *(blas._threads() or ())
+    before = get_count()
+    try:
+        set_count(granted)
+        for context in (nullcontext(), at_most(1)):
+            parts.clear()
+            with context:
+                blas.shared(lambda start, stop: parts.append((start, stop)), 0, 30)
+            assert len(parts) == granted
+    finally:
+        set_count(before)
+
+
 def test_threads_ignore_what_their_caller_ignores(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy keeps that for each thread."""
+    monkeypatch.setattr(blas, "_granted", lambda: blas.SHARED)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     large = np.full(2, 1e300)
 
@@ -235,7 +257,7 @@ def test_a_forked_child_shares_work_as_well(forks: int) -> None:
 import os
 import numpy as np
 from softkv.maths import blas
-os.cpu_count = lambda: 4
+os.cpu_count = blas._granted = lambda: 4
 
 def fill():
     seen = np.zeros(100, int)

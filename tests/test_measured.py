@@ -170,6 +170,7 @@ def test_answers_do_not_depend_on_how_many_threads_there_are(
     """A batch is answered some queries at a time, each with a draw of its own, by as many threads as there are."""
     monkeypatch.setattr(measuring, "TOGETHER", 20)
     monkeypatch.setattr(blas.os, "cpu_count", lambda: threads)
+    monkeypatch.setattr(blas, "_granted", lambda: threads)
     found = []
     for most in (1, threads):
         monkeypatch.setattr(blas, "SHARED", most)
@@ -194,6 +195,7 @@ def test_single_answers_do_not_depend_on_how_many_threads_there_are(
     monkeypatch.setattr(measuring, "READ", 500)
     monkeypatch.setattr(search, "LONG", 300)
     monkeypatch.setattr(blas.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(blas, "_granted", lambda: 3)
     found = []
     for most in (1, 3):
         monkeypatch.setattr(blas, "SHARED", most)

@@ -29,9 +29,10 @@ PROBED = 0.02  # seconds: a few turns of the scheduler
 def shared(work: Callable[[int, int], None], start: int, stop: int) -> None:
     """Do work on the rows from `start` to `stop`, split among as many threads as there are processors, at most four.
 
-    Errors of numbers that the caller ignores are ignored by all of them.
+    There are no more of them than BLAS may use, which is how processes are told to leave processors to others. Errors
+    of numbers that the caller ignores are ignored by all of them.
     """
-    count = min(SHARED, os.cpu_count() or 1, stop - start)
+    count = min(SHARED, os.cpu_count() or 1, _granted(), stop - start)
     if count < 2:
         return work(start, stop)
     ends, ignored = [start + (stop - start) * number // count for number in range(count + 1)], np.geterr()
@@ -121,6 +122,12 @@ def _set_least() -> None:
         _before = get_count()
     set_count(min([_before, *_wanted]))
     _before = _before if _wanted else 0
+
+
+def _granted() -> int:
+    """How many threads BLAS uses while no block is open."""
+    threads = _threads()
+    return SHARED if threads is None else _before or threads[0]()
 
 
 def _left_behind() -> None:
