@@ -358,14 +358,10 @@ def distances(values: Reals | Shares, centres: Reals) -> Reals:
     """‖v − c‖ for each of (l, p) values and (b, p) centres, (b, l)."""
     if isinstance(values, Shares):
         return values.distances(centres)
-    if len(centres) == 1:
-        apart = values - centres
-        squares = np.einsum("lp,lp->l", apart, apart)[None]
-    else:
-        # Subtle: by differences of squares, which cancel where they are large; so all are counted from the mean first.
-        middle = values.mean(0)
-        apart, centres = values - middle, centres - middle
-        squares = (apart * apart).sum(1) - 2.0 * (centres @ apart.T) + (centres * centres).sum(1)[:, None]
+    # Subtle: by the squares, which cancel where both are far from 0; so all are counted from the mean first.
+    middle = values.mean(0)
+    apart, centres = values - middle, centres - middle
+    squares = np.einsum("lp,lp->l", apart, apart) - 2.0 * (centres @ apart.T) + (centres * centres).sum(1)[:, None]
     found: Reals = np.sqrt(np.maximum(squares, 0.0))
     return found
 
