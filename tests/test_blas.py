@@ -218,7 +218,7 @@ def test_where_there_can_be_no_more_threads_the_caller_does_all_of_the_work(monk
 
 @pytest.mark.parametrize("granted", [1, 3])
 def test_no_more_threads_share_work_than_blas_may_use(granted: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while lists are asked, when BLAS uses one."""
+    """The number that BLAS had before counts, also while it multiplies by one thread."""
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     parts, get_count, set_count = list[tuple[int, int]](), *(blas._threads() or ())
     before = get_count()
