@@ -29,7 +29,7 @@ Foretold = tuple[Floats, Floats]  # the logarithms of masses, (b,), and values, 
 
 @at_most(1)
 def estimate(
-    view: View, question: Question, mask: Flags | None, reason: str | tuple[str, ...], asking: Asking | None = None
+    view: View, question: Question, mask: Flags | None, reason: str | tuple[str, ...], asking: Asking | None
 ) -> Estimated:
     """The answers to a question about the items that a mask leaves, measured for this reason.
 

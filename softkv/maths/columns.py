@@ -109,7 +109,10 @@ def _sums_of_one(e: Reals, values: Reals, draw: Draw) -> Reals:
 
 
 class VectorColumns:
-    """Vectors, (r, p), in float32, summed in float64; `free` counts columns that do not follow from the others."""
+    """Vectors, (r, p), in float32; `free` counts columns that do not follow from the others.
+
+    Totals of several queries are summed in float64; for one, float32 adds up runs of rows, and float64 these.
+    """
 
     def __init__(self, values: Reals, *, free: int | None = None) -> None:
         self._values, self.free = values, values.shape[1] if free is None else free

@@ -104,12 +104,12 @@ class Strata:
         """
         return self._together(goals).sizes(rows)
 
-    def _together(self, goals: Floats | None = None) -> "_Allotted":
+    def _together(self, goals: Floats | None = None) -> _Allotted:
         """How rows are shared out for all queries."""
         shares = np.ones(len(self.within)) if goals is None else 1.0 / goals
         return self._allotted(shares @ self.within, shares @ self.between)
 
-    def _allotted(self, within: Floats, between: Floats) -> "_Allotted":
+    def _allotted(self, within: Floats, between: Floats) -> _Allotted:
         """How rows are shared out by these estimates, (l,), or by those of each query, (b, l)."""
         counts = np.maximum(self.counts, 1).astype(np.float64)
         few = np.clip(np.sqrt(VISIT * within / np.maximum(between, np.finfo(np.float64).tiny)), LEAST, MOST)
