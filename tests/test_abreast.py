@@ -8,9 +8,10 @@ import pytest
 
 from softkv.maths.abreast import abreast, turned
 from softkv.maths.compatibility import COMPATIBILITIES
-from softkv.maths.farfield import tilted, unpacked
+from softkv.maths.farfield import tilted
 from softkv.maths.forms import Form
 from softkv.maths.moments import measured
+from softkv.maths.symmetric import unpacked
 
 ROWS, WIDTH, TEMPERATURE = 300, 6, 0.7
 RNG = np.random.default_rng(4)

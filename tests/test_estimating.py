@@ -208,7 +208,7 @@ def test_queries_unlike_all_items_are_not_trusted(stores: dict[str, softkv.SoftK
 def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_the_items(
     large: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of keys without clusters a plan reads many lists for each query."""
+    """Of keys without clusters a plan reads many lists for each query; none, where statistics tell as much."""
     rng, asked, read = np.random.default_rng(9), search.read_lists, [0]
     keys = (rng.standard_normal((4040, 64)) * np.arange(1, 65) ** -0.7).astype(np.float32)
 
@@ -222,15 +222,18 @@ def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_t
         usual = db.lookup(keys[:40], temperature=0.05)
         monkeypatch.setattr(search, "read_lists", counted)
         monkeypatch.setattr(Calibration, "strange", 2.0)  # no cosine is so high
-        for ahead in (ITEMS, 0):
+        likeliest = search.likeliest
+        for ahead, more in ((ITEMS, 50.0), (0, 50.0), (0, 0.0)):
             monkeypatch.setattr(search, "AHEAD", ahead)
+            monkeypatch.setattr(search, "likeliest", lambda lists, tilt, more=more: likeliest(lists, tilt) + more)
             read.append(0)
             db._findings = type(db._findings)()
             db._seen = None
             assert "calibrated" not in kinds(db.lookup(keys[:40], temperature=0.05))
     assert kinds(usual).count("calibrated") >= 30
     assert read[1] > 1000
-    assert read[2] <= 40 * FIRST
+    assert 0 < read[2] <= 40 * FIRST
+    assert read[3] == 0
 
 
 def test_other_ways_to_compare_use_the_index_where_it_fits(stores: dict[str, softkv.SoftKV]) -> None:

@@ -100,7 +100,7 @@ def test_these_are_measured(db: softkv.SoftKV, name: str) -> None:
         (["--temperature", 0.005], {"temperature": 0.005}),
         (["--temperature", 0.2, "--where", json.dumps(SOME)], {"temperature": 0.2, "where": SOME}),
         (["--temperature", 3, "--compatibility", "laplace"], {"temperature": 3.0, "compatibility": "laplace"}),
-        (["--temperature", 0.3, "--compatibility", "student"], {"temperature": 0.3, "compatibility": "student"}),
+        (["--temperature", 0.6, "--compatibility", "student"], {"temperature": 0.6, "compatibility": "student"}),
     ],
     ids=str,
 )

@@ -7,8 +7,9 @@ from softkv.index import rehearsal
 from softkv.index.calibration import BEST
 from softkv.index.opening import LEVELS, closed, opening, ranked
 from softkv.index.rehearsal import Whole, rehearsed
-from softkv.maths.farfield import estimated, estimated_apart, tilted, unpacked
+from softkv.maths.farfield import estimated, estimated_apart, tilted
 from softkv.maths.moments import measured, with_rows
+from softkv.maths.symmetric import unpacked
 
 from .scales import scaled
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softkv.maths.farfield import Lists, Tilt, critical, distances, logarithm
+from softkv.maths.farfield import Lists, Tilt, critical, logarithm
 from softkv.ndarrays import Counts, Flags, Floats, Reals
 
 # How many rows to read, as shares of all that are in lists.
@@ -37,8 +37,10 @@ class Opening:
     log_mass: Reals  # (b,), of all lists, estimated
 
 
-def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = None) -> Opening:
-    """In which order lists are opened for some queries; `scale` is the value scale.
+def opening(
+    lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = None, likely: Reals | None = None
+) -> Opening:
+    """In which order lists are opened for some queries; `scale` is the value scale, and `likely` as in `likeliest`.
 
     `made_of`, (l,), is how many rows lists were made of, if they have another number now. Errors were rehearsed with
     that number: with more rows the shape of a list, and so its error, stays the same.
@@ -46,7 +48,8 @@ def opening(lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = 
     errors, total, log_mass = _errors(lists, tilt, lists.counts if made_of is None else made_of)
     first = min(FIRST, errors.shape[1])
     priority = np.where(lists.counts > 0, errors / np.maximum(lists.counts, 1), -1.0)
-    np.put_along_axis(priority, np.argpartition(-likeliest(lists, tilt), first - 1, axis=1)[:, :first], np.inf, axis=1)
+    likely = likeliest(lists, tilt) if likely is None else likely
+    np.put_along_axis(priority, np.argpartition(-likely, first - 1, axis=1)[:, :first], np.inf, axis=1)
     order = np.argsort(-priority, axis=1)
     sorted_errors = np.take_along_axis(errors, order, axis=1)
     # Summed from the end: the difference of two large sums would be lost in rounding.
@@ -129,7 +132,7 @@ def _errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, R
     peak = tilt.logs.max(1)
     masses = np.exp(tilt.logs - peak[:, None])
     mass = masses.sum(1)
-    apart = distances(lists.values, masses @ lists.values / mass[:, None])
+    apart = lists.distances(masses @ lists.values / mass[:, None])
     variances = np.minimum(tilt.variances * tilt.thaw * tilt.thaw, STEEP)
     first = np.expm1(variances)
     third = np.maximum(first - variances - variances * variances / 2, 0.0)

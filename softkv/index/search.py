@@ -16,7 +16,7 @@ import numpy as np
 
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.opening import FIRST, closed, opening, ranked
+from softkv.index.opening import FIRST, closed, likeliest, opening, ranked
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Lists, Tilt, bounded, estimated, tilted
@@ -44,6 +44,11 @@ class Asked:
     def tilt(self) -> Tilt:
         """How the queries weigh all lists."""
         return tilted(self.lists, self.vectors)
+
+    @cached_property
+    def likely(self) -> Reals:
+        """The expected logit of the best row of each list, as lists count logits, (b, l)."""
+        return likeliest(self.lists, self.tilt)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,19 +85,25 @@ def calibrated(
     The stated error is the tolerance. The measured error of the plan is smaller; the difference is room for queries
     that are a little unlike those it was measured on.
     """
-    opened = opening(index.quick, asked.tilt, scale=arena.scale / index.units.size, made_of=index.made_of)
+    nearest = np.array([plan.nearest for plan in plans])
+    near_enough = (asked.likely.max(1) + asked.added) * asked.temperatures >= nearest
+    if not near_enough.any():  # so it costs little to find out that a query is unlike the items
+        return _refused(_nothing(index, arena, asked, show))
+    opened = opening(
+        index.quick, asked.tilt, scale=arena.scale / index.units.size, made_of=index.made_of, likely=asked.likely
+    )
     levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
     # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
-    sure = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts
-    nearest, long = np.array([plan.nearest for plan in plans]), np.flatnonzero(sure & (stops > AHEAD))
+    sure = near_enough & (np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts)
+    long = np.flatnonzero(sure & (stops > AHEAD))
     if len(long):
         ahead = read_lists(index, arena, part_of(asked, long), [order[:FIRST] for order in opened.order[long]], show)
         sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
     stops[~sure] = 0  # nothing need be read for queries without an answer
     if not sure.any():
-        return _refused(read_lists(index, arena, asked, [order[:0] for order in opened.order], show))
+        return _refused(_nothing(index, arena, asked, show))
     near = read_lists(
         index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
     )
@@ -115,6 +126,11 @@ def calibrated(
         found = _with_tail(index, arena, asked, found, show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
+
+
+def _nothing(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near:
+    """The sums over no rows."""
+    return read_lists(index, arena, asked, [np.empty(0, np.int64)] * len(asked.vectors), show)
 
 
 def _refused(near: Near) -> Estimate:

@@ -14,7 +14,7 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, likeliest
-from softkv.maths.farfield import Tilt, critical, distances, logarithm
+from softkv.maths.farfield import Tilt, critical, logarithm
 from softkv.maths.sampling import Elsewhere
 from softkv.maths.strata import Draw, Strata
 from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
@@ -112,7 +112,8 @@ def _around(x: Floats) -> Floats:
 def first_lists(index: ListIndex, population: Population, tilt: Tilt) -> Counts:
     """The lists that are likeliest to hold the best rows of each query, (b, FIRST)."""
     likely = np.where(population.counts > 0, likeliest(index.quick, tilt), -np.inf)
-    return np.argsort(-likely, axis=1)[:, :FIRST]
+    some = min(FIRST, likely.shape[1])
+    return np.argpartition(-likely, some - 1, axis=1)[:, :some]
 
 
 def supposed(index: ListIndex, population: Population, tilt: Tilt) -> tuple[Floats, Floats]:
@@ -141,7 +142,7 @@ def advice(
     parts = np.maximum(*(_shares(some, first, known.log_mass) for some in logs))
     masses, rest = parts[:, :-1], parts[:, -1:]
     value = (masses @ lists.values + rest * known.value) / np.maximum(parts.sum(1, keepdims=True), TINY)
-    apart = distances(lists.values, value).astype(np.float64) ** 2
+    apart = lists.distances(value).astype(np.float64) ** 2
     of_value = (apart + lists.scatter) / np.maximum(np.square(HARMLESS * wanted), TINY)[:, None]
     harm = np.maximum(of_value, 1.0 / np.maximum(np.square(SLIGHT * LOG_MASS * known.wanted), TINY)[:, None])
     own = _rare(index, counts, tilt, harm, known.log_mass)

@@ -14,7 +14,7 @@ import numpy as np
 
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.distances import Scorer
-from softkv.maths.farfield import unpacked
+from softkv.maths.symmetric import unpacked
 from softkv.ndarrays import Flags, Reals
 
 BLOCK = 1 << 12  # rows that are weighted at a time

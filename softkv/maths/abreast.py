@@ -14,8 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from softkv.maths.farfield import Lists, packed, unpacked
+from softkv.maths.farfield import Lists
 from softkv.maths.shares import Shares
+from softkv.maths.symmetric import packed, unpacked
 from softkv.ndarrays import Codes, Floats, Reals
 
 TOGETHER = 4096  # lists that are turned at once

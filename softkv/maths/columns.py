@@ -21,7 +21,7 @@ from softkv.maths.summing import summed_in_runs
 from softkv.ndarrays import Counts, Floats, Reals
 
 GROUPS = 32  # groups of rows, by which it is estimated how columns vary together
-BLOCK = 8  # rows of a stratum that belong to one group, at most
+BLOCK = 8  # rows of a stratum that belong to one group, at most; a power of two
 COUNTED = 1 << 10  # rows that are counted in float64 at once
 ABREAST = 32  # rows that are multiplied by one matrix
 WIDTH = 8  # numbers of a row that fill the cache, for one query, as its sums for one more query would
@@ -48,10 +48,11 @@ class Pairs:
         (inside, outside), owners, pairs = draw.factors, draw.owners, draw.sizes // 2
         place = np.arange(len(owners)) - draw.firsts[owners]
         share = np.sqrt(inside * (draw.sizes - 1) / np.maximum(2 * pairs, 1))[owners]
-        share *= (place < 2 * pairs[owners]) * np.where(place % 2, -1.0, 1.0)
-        pair = (pairs.cumsum() - pairs)[owners] + place // 2
-        blocks = (place % BLOCK == 0).cumsum() - 1
-        signs, sides = (random.choice(np.array([-1.0, 1.0]), count) for count in (len(owners) + 1, len(draw.sizes)))
+        share *= 1 - 2 * (place & 1)
+        share[place == 2 * pairs[owners]] = 0.0  # the last of an odd number
+        pair = (pairs.cumsum() - pairs)[owners] + (place >> 1)
+        blocks = (place & (BLOCK - 1) == 0).cumsum() - 1
+        signs, sides = (_signs(random, count) for count in (len(owners) + 1, len(draw.sizes)))
         groups, homes = (random.integers(0, GROUPS, count) for count in (blocks.max(initial=-1) + 1, len(draw.sizes)))
         return cls(share * signs[pair], blocks, groups, homes, sides * np.sqrt(outside))
 
@@ -84,6 +85,13 @@ class Pairs:
         found[places + self.lots[self.blocks[rows]]] = e * self.weights[rows].astype(e.dtype)
         found[places + self.homes[some][part.owners]] += e * self.sides[some].astype(e.dtype)[part.owners]
         return found.reshape(-1, GROUPS).T
+
+
+def _signs(random: np.random.Generator, count: int) -> Floats:
+    """1 or −1 by chance, (count,)."""
+    bits = np.unpackbits(np.frombuffer(random.bytes(-(-count // 8)), np.uint8), count=count)
+    found: Floats = 1.0 - 2.0 * bits.astype(np.float64)
+    return found
 
 
 def _sums_of_one(e: Reals, values: Reals, draw: Draw) -> Reals:

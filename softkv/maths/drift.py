@@ -18,9 +18,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from softkv.maths.farfield import Lists, packed
+from softkv.maths.farfield import Lists
 from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
+from softkv.maths.symmetric import packed
 from softkv.ndarrays import AnyArray, Counts, Floats, Reals
 
 BLOCK = 1 << 10  # rows that are processed together: their products stay in the cache

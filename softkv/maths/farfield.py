@@ -29,18 +29,20 @@ scaled and extended where a compatibility needs it (forms.py).
 
 import math
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from softkv.maths.blending import Blend
 from softkv.maths.shares import Shares
+from softkv.maths.symmetric import crossed, unpacked
 from softkv.ndarrays import Flags, Floats, Reals
 
 ROUNDED = 1e-5  # bounds take everything in a list to be this much wider, for the rounding of rows in float32
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Lists:
     """The statistics of all lists. Symmetric matrices are packed: their upper triangles, row by row."""
 
@@ -69,6 +71,24 @@ class Lists:
         """The means of values that are no labels, (l, p)."""
         assert not isinstance(self.values, Shares)
         return self.values
+
+    @cached_property
+    def _centred(self) -> tuple[Reals, Reals, Reals]:
+        """The middle of the means of the values, (p,), these counted from it, and their squared lengths, (l,)."""
+        middle = self.vectors.mean(0)
+        apart = self.vectors - middle
+        return middle, apart, np.einsum("lp,lp->l", apart, apart)
+
+    def distances(self, centres: Reals) -> Reals:
+        """‖v̄ − c‖ of the means of all values from each of (b, p) centres, (b, l)."""
+        if isinstance(self.values, Shares):
+            return self.values.distances(centres)
+        # Subtle: by the squares, which cancel where both are far from 0; so all are counted from the middle.
+        middle, apart, squares = self._centred
+        centres = centres - middle
+        apart = squares - 2.0 * (centres @ apart.T) + (centres * centres).sum(1)[:, None]
+        found: Reals = np.sqrt(np.maximum(apart, 0.0))
+        return found
 
     @property
     def units(self) -> "Units":
@@ -148,7 +168,7 @@ def tilted(lists: Lists, queries: Reals) -> Tilt:
     turned = queries @ lists.axes
     reduced, beyond = turned[:, : lists.leading], turned[:, lists.leading :]
     peaks = queries @ lists.means.T
-    within = np.maximum(_pairs(reduced, reduced) @ lists.spreads.T, 0.0)
+    within = np.maximum(crossed(reduced, reduced) @ lists.spreads.T, 0.0)
     variances = within + ((beyond * beyond) @ lists.profile)[:, None] * lists.outside
     thaw = _thaw(lists.counts, variances)
     logs = logarithm(lists.counts) + peaks + variances * (thaw - thaw * thaw / 2)
@@ -269,7 +289,7 @@ def _squared(lists: Lists, tilt: Tilt, masses: Reals, total: Floats, mass: Float
     """The sum of mass x (value − mean)² for values that are single numbers, (b, 1)."""
     slope = np.broadcast_to(lists.slope[0], (len(masses), lists.slope.shape[1]))
     lead = lists.leading
-    pull = _pairs(slope[:, :lead], tilt.reduced) @ lists.spreads.T
+    pull = crossed(slope[:, :lead], tilt.reduced) @ lists.spreads.T
     pull = (pull + ((slope[:, lead:] * tilt.beyond) @ lists.profile)[:, None] * lists.outside) * tilt.thaw
     mean = total[:, 0] / np.where(mass > 0, mass, 1.0)
     apart = (lists.vectors[:, 0] + pull - mean[:, None]) ** 2 + lists.scatter
@@ -352,41 +372,6 @@ def logarithm(x: Reals) -> Reals:
     with np.errstate(divide="ignore"):
         found: Reals = np.log(x)
     return found
-
-
-def distances(values: Reals | Shares, centres: Reals) -> Reals:
-    """‖v − c‖ for each of (l, p) values and (b, p) centres, (b, l)."""
-    if isinstance(values, Shares):
-        return values.distances(centres)
-    # Subtle: by the squares, which cancel where both are far from 0; so all are counted from the mean first.
-    middle = values.mean(0)
-    apart, centres = values - middle, centres - middle
-    squares = np.einsum("lp,lp->l", apart, apart) - 2.0 * (centres @ apart.T) + (centres * centres).sum(1)[:, None]
-    found: Reals = np.sqrt(np.maximum(squares, 0.0))
-    return found
-
-
-def packed(matrices: Reals) -> Reals:
-    """The upper triangles of (..., r, r) symmetric matrices, (..., r(r + 1) / 2)."""
-    return matrices[(..., *np.triu_indices(matrices.shape[-1]))]
-
-
-def unpacked(triangles: Reals, width: int) -> Reals:
-    """The symmetric matrices of these upper triangles, (..., r, r)."""
-    upper = np.triu_indices(width)
-    found = np.empty((*triangles.shape[:-1], width, width), triangles.dtype)
-    found[(..., *upper)] = triangles
-    found[(..., upper[1], upper[0])] = triangles
-    return found
-
-
-def _pairs(left: Reals, right: Reals) -> Reals:
-    """What a packed Σ must be multiplied with for leftᵀΣ·right, (b, r) x (b, r) -> (b, r(r + 1) / 2)."""
-    products = left[:, :, None] * right[:, None, :]
-    products = products + products.swapaxes(1, 2)
-    diagonal = np.arange(left.shape[1])
-    products[:, diagonal, diagonal] /= 2.0
-    return packed(products)
 
 
 def _two_points(variance: Floats, reach: Floats, side: float) -> Floats:

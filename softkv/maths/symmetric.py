@@ -1,0 +1,31 @@
+"""Symmetric matrices, packed: only their upper triangles are kept, row by row.
+
+Shapes: b queries, r rows and columns of a matrix.
+"""
+
+import numpy as np
+
+from softkv.ndarrays import Reals
+
+
+def packed(matrices: Reals) -> Reals:
+    """The upper triangles of (..., r, r) symmetric matrices, (..., r(r + 1) / 2)."""
+    return matrices[(..., *np.triu_indices(matrices.shape[-1]))]
+
+
+def unpacked(triangles: Reals, width: int) -> Reals:
+    """The symmetric matrices of these upper triangles, (..., r, r)."""
+    upper = np.triu_indices(width)
+    found = np.empty((*triangles.shape[:-1], width, width), triangles.dtype)
+    found[(..., *upper)] = triangles
+    found[(..., upper[1], upper[0])] = triangles
+    return found
+
+
+def crossed(left: Reals, right: Reals) -> Reals:
+    """What a packed Σ must be multiplied with for leftᵀΣ·right, (b, r) x (b, r) -> (b, r(r + 1) / 2)."""
+    products = left[:, :, None] * right[:, None, :]
+    products = products + products.swapaxes(1, 2)
+    diagonal = np.arange(left.shape[1])
+    products[:, diagonal, diagonal] /= 2.0
+    return packed(products)
