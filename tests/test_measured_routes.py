@@ -13,7 +13,7 @@ import pytest
 import softkv
 from softkv.asking import route, sampled
 from softkv.index import measuring
-from softkv.index.strata import LOG_MASS, SOFT, Population
+from softkv.index.strata import LOG_MASS, SOFT, Population, Variances
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Strata
 from tests.stores import with_secret
@@ -211,19 +211,25 @@ def test_no_more_than_two_fifths_of_the_rows_are_drawn(db: softkv.SoftKV) -> Non
 
 @pytest.mark.parametrize(
     ("options", "least", "most"),
-    [({"temperature": 20.0}, 1, 20), ({"temperature": 3.0, "compatibility": "laplace"}, 0, 3)],
-    ids=["of the index", "another"],
+    [
+        ({"temperature": 20.0}, 1, 20),
+        ({"temperature": 20.0}, 0, 3),
+        ({"temperature": 3.0, "compatibility": "laplace"}, 0, 3),
+    ],
+    ids=["of the index", "corrected", "by another way to compare"],
 )
 def test_the_first_draw_sizes_the_second_and_is_in_no_answer(
     db: softkv.SoftKV, options: dict[str, Any], least: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A third is made where the second does not do; the answer is what the last says, and the rows of all are told.
 
-    By another way to compare than that of the index a variance is thought to be twice what few rows tell: that does,
-    but for a few.
+    By another way to compare than that of the index a variance is thought to be twice what few rows tell, and where
+    lists correct what rows tell, the second draw has more than are needed: that does, but for a few.
     """
     looks, look = list[Any](), measuring._Measuring._look
     monkeypatch.setattr(measuring._Measuring, "_look", lambda *given: looks.append(look(*given)) or looks[-1])
+    if least:
+        monkeypatch.setattr(measuring, "guide_of", lambda *_: None)
     index, draws = db._view().index, list[int]()
     seen = 0 if "compatibility" not in options else np.minimum(np.diff(index.offsets), measuring.SEEN).sum()
     for query in QUERIES[:60]:
@@ -287,20 +293,27 @@ def test_variances_are_raised_to_what_lists_foretell_and_never_lowered(
     """A variance of four times what the rows tell makes each error twice as large; a twentieth is stated at least."""
     estimate, seen = measuring._Measuring._estimate, list[int]()
 
-    def noted(self: Any, look: Any, values: Any, masses: Any) -> Any:
-        told, floor = look.told, measuring.FLOOR * self.wanted
-        plain = estimate(self, look, 0.0 * values, 0.0 * masses)
-        raised = estimate(self, look, 4.0 * told.of_value.variance, 4.0 * told.of_mass.variance)
+    def noted(self: Any, look: Any, thought: Any, unguided: Any) -> Any:
+        told, by_itself, floor = look.told, look.plainly(), measuring.FLOOR * self.wanted
+        none, more = (
+            [Variances(times * one.of_value.variance, times * one.of_mass.variance) for one in (told, by_itself)]
+            for times in (0.0, 4.0)
+        )
+        plain, raised = (estimate(self, look, *given) for given in (none, more))
         for found, times in ((plain, 1.0), (raised, 2.0)):
             error = np.hypot(times * told.of_value.error(self.confidence), floor)
             assert found.error == pytest.approx(error * self.units.size)
-        for name in ("log_mass_error", "effective_error", "spread_error"):
+        lost = measuring.FLOOR * LOG_MASS
+        assert np.hypot(2 * np.sqrt(plain.log_mass_error**2 - lost**2), lost) == pytest.approx(
+            raised.log_mass_error, rel=0.1
+        )
+        for name in ("effective_error", "spread_error"):
             assert (1.5 * getattr(plain, name) < getattr(raised, name)).all(), name
-        found = estimate(self, look, values, masses)
-        assert (found.error >= np.sqrt(values.sum(1)) * self.units.size).all()
+        found = estimate(self, look, thought, unguided)
+        assert (found.error >= np.sqrt(thought.values.sum(1)) * self.units.size).all()
         assert (found.error >= plain.error).all()
-        assert (found.log_mass_error >= np.maximum(plain.log_mass_error, np.sqrt(masses.sum(1)))).all()
-        seen.append(len(values))
+        assert (found.log_mass_error >= np.maximum(plain.log_mass_error, np.sqrt(thought.masses.sum(1)))).all()
+        seen.append(len(thought.values))
         return found
 
     monkeypatch.setattr(measuring._Measuring, "_estimate", noted)
@@ -316,7 +329,7 @@ def test_lists_of_which_most_rows_would_be_drawn_are_read_whole(
     look, whole = measuring._Measuring._look, list[int]()
 
     def noted(self: Any, left: Any, sizes: Any) -> Any:
-        found, strata = look(self, left, sizes), left.values
+        found, strata = look(self, left, sizes), left.model.values
         certain = found.draw.chances == 1.0
         assert (left.own.sum(1) >= 3).all()  # the likeliest to hold the best rows
         assert (found.draw.sizes <= np.ceil(SOFT * found.draw.counts))[certain].all()

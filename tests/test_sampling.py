@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 
 from softkv.maths import drawing, sampling
-from softkv.maths.columns import GROUPS, Columns, LabelColumns, Pairs, VectorColumns, columns_of_labels
+from softkv.maths.columns import ABREAST, GROUPS, Columns, LabelColumns, Pairs, VectorColumns, columns_of_labels
 from softkv.maths.quantiles import KNOWN, _quantile, quantile
-from softkv.maths.sampling import Deviation, sampled
+from softkv.maths.sampling import Deviation, RowWeights, sampled
 from softkv.maths.strata import AT_ONCE, Draw, Sizes, Strata
 
 STRATA, WIDTH = 40, 6
@@ -74,11 +74,19 @@ class Population:
         self.counts = np.concatenate([[0, 1, 2], rng.integers(3, 60, STRATA - 3)])
         self.owners = np.repeat(np.arange(STRATA), self.counts)
         self.firsts = self.counts.cumsum() - self.counts
-        self.e = np.exp(rng.normal(size=STRATA)[self.owners] + steep * rng.normal(size=len(self.owners)))
+        base, noise = rng.normal(size=STRATA)[self.owners], steep * rng.normal(size=len(self.owners))
+        self.e = np.exp(base + noise)
+        self.x = noise - self.means_of(noise)[self.owners]
         values = rng.normal(size=(STRATA, WIDTH))[self.owners] + rng.normal(size=(len(self.owners), WIDTH)) + 3.0
         self.codes = values.argmax(1)
         self.values = np.eye(WIDTH)[self.codes] if labels else values
         self.labels, self.free = labels, WIDTH - 1 if labels else WIDTH
+
+    def means_of(self, x: np.ndarray) -> np.ndarray:
+        """The mean of each stratum."""
+        sums = np.zeros((STRATA, *x.shape[1:]))
+        np.add.at(sums, self.owners, x)
+        return sums / np.maximum(self.counts, 1).reshape(-1, *[1] * (x.ndim - 1))
 
     @property
     def mass(self) -> float:
@@ -100,19 +108,30 @@ class Population:
         within = self.counts**2 * squares / np.maximum(self.counts - 1, 1)
         return Strata(self.counts, within[None], (sums**2).sum(1)[None], np.full(STRATA, 0.7))
 
-    def columns(self, rows: np.ndarray) -> Columns:
-        """The values of some rows."""
-        return (
-            LabelColumns(self.codes[rows], WIDTH) if self.labels else VectorColumns(self.values[rows], free=self.free)
-        )
+    def columns(self, rows: np.ndarray, draw: Draw) -> Columns:
+        """The values of some rows that were drawn."""
+        if self.labels:
+            return LabelColumns(self.codes[rows], WIDTH, draw)
+        return VectorColumns.of(self.values[rows], draw, free=self.free)
 
-    def sample(self, random: np.random.Generator, strata: Strata, sizes: Sizes) -> sampling.Sampled:
-        """What one draw says."""
-        read = sizes.whole(strata.counts)[self.owners]
-        draw = Draw.of(random, strata, sizes)
+    def sample(
+        self, random: np.random.Generator, strata: Strata, sizes: Sizes, times: float | None = None
+    ) -> sampling.Sampled:
+        """What one draw says; where rows are corrected, they are thought to weigh so many times what they do."""
+        whole = sizes.whole(strata.counts)
+        read, draw = whole[self.owners], Draw.of(random, strata, sizes)
         rows = self.firsts[draw.strata[draw.owners]] + draw.places
         mass, total = self.e[read].sum(keepdims=True), (self.e[read] @ self.values[read])[None]
-        return sampled(draw, self.e[rows][None], self.columns(rows), mass=mass, total=total, random=random)
+        weights, values, pairs = RowWeights.plain(self.e[rows][None]), self.columns(rows, draw), Pairs.of(draw, random)
+        if times is not None:
+            c, means = np.where(whole, 0.0, times * self.means_of(self.e)), self.means_of(self.values)
+            u, mine = self.e[rows] - c[self.owners[rows]], c[self.owners[rows]]
+            masses = c * self.counts
+            weights = RowWeights(
+                self.e[rows][None], u[None], (u - mine * self.x[rows])[None], masses.sum()[None], (masses @ means)[None]
+            )
+            values = around(self.values[rows], means[draw.strata], draw)
+        return sampled(draw, weights, values, mass=mass, total=total, pairs=pairs)
 
 
 def test_each_set_of_rows_is_as_likely_as_any_other() -> None:
@@ -157,16 +176,18 @@ def test_a_run_goes_on_at_the_front() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize(("labels", "times"), [(False, None), (True, None), (False, 1.0), (False, 1.5)])
 @pytest.mark.parametrize("rows", [60.0, 250.0])
-def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, rows: float) -> None:
+def test_estimates_are_right_on_average_and_so_is_their_variance(
+    labels: bool, times: float | None, rows: float
+) -> None:
     """The mass, the total, V and the variance of the mass, over 4,000 draws of one population."""
     population, random = Population(3, labels=labels), np.random.default_rng(4)
     strata = population.strata()
     sizes = strata.sizes(rows)
     assert (sizes.chances < 1).sum() > 5
     assert not sizes.whole(strata.counts).all()
-    found = [population.sample(random, strata, sizes) for _ in range(4000)]
+    found = [population.sample(random, strata, sizes, times) for _ in range(4000)]
     masses, totals = np.array([one.mass[0] for one in found]), np.array([one.total[0] for one in found])
     assert abs(masses.mean() - population.mass) < 4 * masses.std() / np.sqrt(len(found))
     assert (np.abs(totals.mean(0) - population.total) < 4.5 * totals.std(0) / np.sqrt(len(found))).all()
@@ -179,10 +200,13 @@ def test_estimates_are_right_on_average_and_so_is_their_variance(labels: bool, r
     variances = np.array([one.of_value.variance.sum() for one in found]) * masses**2
     assert variances.mean() == pytest.approx(moved, rel=0.12)
     thought = strata.variance(sizes).sum() * population.mass**2
-    assert thought == pytest.approx(moved, rel=0.12)
+    if times is None:
+        assert thought == pytest.approx(moved, rel=0.12)
+    elif times == 1.0:
+        assert moved < 0.5 * thought
 
 
-def share_kept(labels: bool, confidence: float) -> float:
+def share_kept(labels: bool, confidence: float, times: float | None = None) -> float:
     """How often an answer is within what is stated: of 40 populations, 100 draws each."""
     kept = list[bool]()
     for seed in range(40):
@@ -190,7 +214,7 @@ def share_kept(labels: bool, confidence: float) -> float:
         strata = population.strata()
         sizes, true = strata.sizes(300.0), population.total / population.mass
         for _ in range(100):
-            found = population.sample(random, strata, sizes)
+            found = population.sample(random, strata, sizes, times)
             kept.append(
                 bool(np.linalg.norm(found.total[0] / found.mass[0] - true) <= found.of_value.error(confidence)[0])
             )
@@ -199,10 +223,29 @@ def share_kept(labels: bool, confidence: float) -> float:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
-@pytest.mark.parametrize("labels", [False, True])
-def test_answers_are_within_what_is_stated_as_often_as_that_says(labels: bool, confidence: float) -> None:
+@pytest.mark.parametrize(("labels", "times"), [(False, None), (True, None), (False, 1.0)])
+def test_answers_are_within_what_is_stated_as_often_as_that_says(
+    labels: bool, times: float | None, confidence: float
+) -> None:
     """A little less often is allowed for, since only many rows make an error normal."""
-    assert confidence - 0.02 <= share_kept(labels, confidence) <= confidence + (1 - confidence) * 0.8
+    assert confidence - 0.02 <= share_kept(labels, confidence, times) <= confidence + (1 - confidence) * 0.8
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("bug", ["means are not those of the rows", "rows are not counted as they are"])
+def test_what_is_wrongly_known_of_all_rows_is_noticed(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers are then within what is stated less often than the test before allows for."""
+    if bug.startswith("means"):
+        means_of = Population.means_of
+        monkeypatch.setattr(Population, "means_of", lambda self, x: means_of(self, x) + 0.3 * (x.ndim > 1))
+    else:
+        plain = sampling.sampled
+
+        def miscounted(draw: Draw, weights: RowWeights, *given: Any, **named: Any) -> sampling.Sampled:
+            return plain(draw, replace(weights, mass=1.1 * weights.mass), *given, **named)
+
+        monkeypatch.setattr("tests.test_sampling.sampled", miscounted)
+    assert share_kept(False, 0.95, 1.0) < 0.9
 
 
 WRONG: dict[str, Callable[[Draw], Any]] = {
@@ -256,15 +299,15 @@ def test_queries_that_share_a_draw_are_told_what_each_is_alone(
     strata = population.strata()
     draw = Draw.of(rng, strata, strata.sizes(150.0))
     rows = population.firsts[draw.strata[draw.owners]] + draw.places
-    values = population.columns(rows)
+    values, pairs = population.columns(rows, draw), Pairs.of(draw, np.random.default_rng(1))
     e = rng.random((7, len(rows)))
     e[2, draw.owners == 3] = 0.0
     mass, total = rng.random(7), rng.random((7, WIDTH))
     assert draw.sizes.min() < 7 < draw.sizes.max()
-    found = sampled(draw, e, values, mass=mass, total=total, random=np.random.default_rng(1))
+    found = sampled(draw, RowWeights.plain(e), values, mass=mass, total=total, pairs=pairs)
     for number in range(7):
         some = slice(number, number + 1)
-        alone = sampled(draw, e[some], values, mass=mass[some], total=total[some], random=np.random.default_rng(1))
+        alone = sampled(draw, RowWeights.plain(e[some]), values, mass=mass[some], total=total[some], pairs=pairs)
         for name in ("mass", "total"):
             assert np.allclose(getattr(found, name)[some], getattr(alone, name)), name
         assert_same(found, alone, some)
@@ -290,7 +333,8 @@ def test_a_draw_in_parts_is_the_whole_draw(at_once: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("at_once", [100, AT_ONCE])
 @pytest.mark.parametrize("count", [1, 2, 12])
-def test_sums_of_strata_and_groups(count: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("alike", [True, False])
+def test_sums_of_strata_and_groups(alike: bool, count: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are few or many, for one query and for more than a stratum has rows; groups hold each pair once."""
     monkeypatch.setattr("softkv.maths.strata.AT_ONCE", at_once)
     rng, population = np.random.default_rng(14), Population(14)
@@ -300,19 +344,33 @@ def test_sums_of_strata_and_groups(count: int, at_once: int, monkeypatch: pytest
     assert draw.sizes.max() > 20
     assert (len(list(draw.parts(1))) > 1) == (at_once == 100)
     pairs = Pairs.of(draw, rng)
-    e, values = rng.random((count, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
-    means = rng.random((count, WIDTH))
-    inside, squares, groups = VectorColumns(values).varied(e, means, draw, pairs)
-    apart = e[:, :, None] * (values - means[:, None])
+    u, values = rng.random((count, len(draw.owners))), rng.random((len(draw.owners), WIDTH))
+    means, g = rng.random((count, WIDTH)), u
+    columns, centres = VectorColumns.of(values, draw), np.zeros((len(draw.sizes), WIDTH))
+    if not alike:  # weights of either sign, and strata about centres
+        u, g, centres = u - 0.4, rng.standard_normal(u.shape), 3.0 * rng.random(centres.shape)
+        columns = around(values, centres, draw)
+    inside, squares, groups = columns.varied(u, g, means, pairs)
+    t, away = values - centres[draw.owners], centres[draw.owners] - means[:, None]
+    apart = u[:, :, None] * t + g[:, :, None] * away
+    assert np.allclose(columns.total(u, g), u @ t + g @ centres[draw.owners], rtol=1e-5)
     sums, each = np.zeros((count, len(draw.sizes), WIDTH)), np.zeros((count, len(draw.sizes)))
     np.add.at(sums, (slice(None), draw.owners), apart)
     np.add.at(each, (slice(None), draw.owners), (apart**2).sum(2))
-    assert np.allclose(inside, each, rtol=1e-3)
-    assert np.allclose(squares, (sums**2).sum(2), rtol=1e-3, atol=1e-5)
+    assert np.allclose(inside, each, rtol=1e-3, atol=1e-4)
+    assert np.allclose(squares, (sums**2).sum(2), rtol=1e-3, atol=1e-4)
     expected = np.zeros((count, GROUPS, WIDTH))
     np.add.at(expected, (slice(None), pairs.groups), apart * pairs.weights[:, None])
     np.add.at(expected, (slice(None), pairs.homes), sums * pairs.sides[:, None])
     assert np.allclose(groups, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def around(values: np.ndarray, centres: np.ndarray, draw: Draw) -> VectorColumns:
+    """Values of drawn rows, (r, p), as differences from the centres of their strata, (s, p)."""
+    given = centres[draw.owners]
+    t = values - given
+    squares, crossed = (t * t).sum(1), (t * given).sum(1)
+    return VectorColumns(np.pad(t, ((0, ABREAST), (0, 0))), centres, draw, squares, crossed)
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -321,7 +379,8 @@ def test_distances_from_means_are_never_told_smaller_than_they_are(count: int) -
     rng = np.random.default_rng(21)
     values = (100.0 + 1e-2 * rng.standard_normal((500, 16))).astype(np.float32)
     means = values[:count].astype(np.float64) + 1e-3
-    found = VectorColumns(values).distances(means)
+    draw = Draw(np.arange(1), np.array([500]), np.ones(1), np.array([500]), np.arange(500))
+    found = VectorColumns.of(values, draw).distances(means)
     true = ((values.astype(np.float64) - means[:, None]) ** 2).sum(2)
     assert (found >= 0.99 * true).all()
     assert (found <= 1.01 * true + 0.01 * true.mean()).all()
@@ -337,8 +396,9 @@ def test_shares_of_labels_that_the_others_settle_do_not_count(labels: int, most:
         draw = Draw.of(rng, strata, strata.sizes(600.0))
         codes = rng.integers(labels, size=len(draw.places))
         e, nothing = rng.random((1, len(codes))), (np.zeros(1), np.zeros((1, labels)))
-        for values in (columns_of_labels(codes, labels), LabelColumns(codes, labels)):
-            told = sampled(draw, e, values, mass=nothing[0], total=nothing[1], random=rng)
+        for values in (columns_of_labels(codes, labels, draw), LabelColumns(codes, labels, draw)):
+            pairs = Pairs.of(draw, rng)
+            told = sampled(draw, RowWeights.plain(e), values, mass=nothing[0], total=nothing[1], pairs=pairs)
             found.append(float(told.of_value.columns[0]))
     assert max(found) == most
 
@@ -353,8 +413,8 @@ def test_columns_that_vary_together_count_as_fewer(rank: int, columns: tuple[flo
     for _ in range(50):
         draw = Draw.of(rng, strata, strata.sizes(600.0))
         rows = draw.strata[draw.owners] * 300 + draw.places
-        e, given = np.ones((1, len(rows))), VectorColumns(values[rows])
-        told = sampled(draw, e, given, mass=np.zeros(1), total=np.zeros((1, 64)), random=rng)
+        e, given, pairs = np.ones((1, len(rows))), VectorColumns.of(values[rows], draw), Pairs.of(draw, rng)
+        told = sampled(draw, RowWeights.plain(e), given, mass=np.zeros(1), total=np.zeros((1, 64)), pairs=pairs)
         found.append(told.of_value.columns[0])
     assert columns[0] <= np.median(found) <= columns[1]
 
@@ -370,8 +430,9 @@ def test_where_one_block_has_most_of_the_variance_nothing_is_told_of_columns() -
         draw = Draw.of(rng, strata, strata.sizes(2000.0))
         rows = draw.strata[draw.owners] * 300 + draw.places
         if {5, 6} <= set(rows.tolist()):
-            given = VectorColumns(values[rows])
-            told = sampled(draw, e[rows][None], given, mass=np.zeros(1), total=np.zeros((1, 64)), random=rng)
+            given, pairs = VectorColumns.of(values[rows], draw), Pairs.of(draw, rng)
+            weights = RowWeights.plain(e[rows][None])
+            told = sampled(draw, weights, given, mass=np.zeros(1), total=np.zeros((1, 64)), pairs=pairs)
             found.append(told.of_value.columns[0])
     assert len(found) > 10
     assert max(found) == 1.0

@@ -13,22 +13,21 @@ Shapes: b queries, l lists, r rows that are drawn, p value width, s rows shown.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from softkv.index.lists import ListIndex
+from softkv.index.looks import FARTHEST, Look, Looker, looked, scored
 from softkv.index.search import Asked, Estimate, Readable, both, each_array, part_of, read_lists, tail_of, together
-from softkv.index.strata import LOG_MASS, LOWEST, Advice, Population, advice, first_lists, seen_tilt
+from softkv.index.strata import LOG_MASS, Guide, Model, Population, Variances, advice, first_lists, guide_of, seen_tilt
 from softkv.maths.blas import shared
-from softkv.maths.blending import Blend, Labels, Numbers, merge
-from softkv.maths.columns import Columns, VectorColumns, columns_of_labels
+from softkv.maths.blending import Blend, Numbers
 from softkv.maths.farfield import Tilt, Units
 from softkv.maths.nearfield import Near
-from softkv.maths.sampling import Deviation, Elsewhere, Sampled, log_error, sampled
-from softkv.maths.strata import Draw, Sizes, Strata
-from softkv.ndarrays import Flags, Floats, Reals, Rows
+from softkv.maths.sampling import Elsewhere, Sampled, log_error
+from softkv.maths.strata import Draw, Sizes
+from softkv.ndarrays import Flags, Floats, Rows
 
 PILOT, FEWEST = 2000, 100  # rows of the first draw; at least so many, if drawn rows have a small part in an answer
 LEAST = 0.25  # the share of that which a later draw takes at least: a few rows do not tell how far they are off
@@ -42,8 +41,8 @@ SURER, CLOSE = 4.0, 1.5  # a first draw is repeated, with so many times as many 
 SEEN = 4  # rows of each list that stand for it if its statistics do not apply
 TOGETHER, HELD = 64, 1 << 23  # queries that share a draw, and logits that are held at once by each thread
 TINY = np.finfo(np.float64).tiny
-READ = 1 << 18  # numbers of values that are read at once
-FARTHEST = 100.0  # the log mass of other rows is capped at so much above the best row
+ROUNDED, LITTLE = 4 * float(np.finfo(np.float32).eps), 0.01  # of a product of vectors; of a tolerance, not counting
+AGREEING = 5.0  # standard deviations of the difference of two estimates by the same rows
 
 
 def measured(
@@ -95,37 +94,17 @@ class _Open:
     own: Flags  # (b, l), the lists that each reads in any case
     known: Near  # the sums over these, and over rows of no list
     beside: Elsewhere  # in the units of the lists
-    values: Strata  # the current model of the other lists
-    masses: Strata
+    model: Model  # the current one of the other lists
+    plain: Model  # the first one of them, where drawn rows are not corrected
+    guide: Guide | None
 
     def of(self, some: Rows) -> "_Open":
         """Some of them."""
         if len(some) == len(self.numbers):
             return self
-        asked, values, masses = part_of(self.asked, some), self.values.of(some), self.masses.of(some)
-        known, beside = _cut(self.known, some), self.beside.of(some)
-        return _Open(self.numbers[some], asked, self.own[some], known, beside, values, masses)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """The result of one draw, for some queries."""
-
-    whole: Near  # rows that were read with whole lists
-    draw: Draw
-    rows: Rows  # (r,), that were drawn
-    logits: Reals  # (b, r)
-    compared: Rows  # (b,), how many rows were read for it alone
-    known: Blend  # of the rows of whole lists and beside, counted from the peak of all, in the units of the lists
-    beside: Elsewhere
-    e: Floats  # (b, r)
-    values: Columns
-    told: Sampled
-
-    def moved(self, rows: slice) -> Floats:
-        """The logits of some of the rows that were drawn, counted from the peak, (b, n)."""
-        found: Floats = np.maximum(self.logits[:, rows] - self.known.peak[:, None], LOWEST)
-        return found
+        asked, own, known = part_of(self.asked, some), self.own[some], _cut(self.known, some)
+        models, guide = (self.model.of(some), self.plain.of(some)), self.guide and self.guide.of(some)
+        return _Open(self.numbers[some], asked, own, known, self.beside.of(some), *models, guide)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +122,14 @@ class _Measuring:
     show: int
     tells: bool
 
-    @cached_property
+    @property
     def units(self) -> Units:
-        """The units of the lists, with a middle in float32: values of that type lose nothing where it is subtracted."""
-        return replace(self.index.units, middle=self.index.units.middle.astype(np.float32).astype(np.float64))
+        """The units of the values that are drawn."""
+        return self.index.narrow_units
+
+    @property
+    def _looker(self) -> Looker:
+        return Looker(self.arena, self.units, self.population.counts, self.index.narrow_means)
 
     def found(self, asked: Asked, beside: Elsewhere) -> Estimate:
         """The answers that can be measured; the others are not sure."""
@@ -162,10 +145,13 @@ class _Measuring:
         spread = nothing if isinstance(self.arena.values, Numbers) else None
         none = np.zeros(len(nothing), np.int64)
         found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread, none)
-        left = _Open(np.arange(len(nothing)), asked, thought.own, known, beside, thought.values, thought.masses)
+        everyone, linear = np.arange(len(nothing)), self._linear(asked, beside)
+        guide = guide_of(self.index, self.population, tilt, thought.own, linear)
+        model = thought.plain if guide is None else thought.guided.where(guide.guides, thought.plain)
+        left = _Open(everyone, asked, thought.own, known, beside, model, thought.plain, guide)
         read = self.listed * (thought.own @ self.population.counts)
         # A query that needs most of the allowed rows leaves little to draw for the others.
-        left = left.of(np.flatnonzero(self._promising(thought, beside) & (read <= self.most / min(2, len(read)))))
+        left = left.of(np.flatnonzero(self._promising(model, beside) & (read <= self.most / min(2, len(read)))))
         if not len(left.numbers):
             return found
         most, rows = self.most - float(read[left.numbers].max()), max(FEWEST, PILOT * float(left.beside.share.mean()))
@@ -189,17 +175,24 @@ class _Measuring:
         """How the queries weigh all lists, judged by some rows of each."""
         draw = Draw.of_each(self.random, self.population.strata, SEEN)
         rows = self.population.rows(draw)
-        return seen_tilt(self.index, draw, _scored(asked, rows))
+        return seen_tilt(self.index, draw, scored(asked, rows))
 
-    def _promising(self, thought: Advice, beside: Elsewhere) -> Flags:
+    def _linear(self, asked: Asked, beside: Elsewhere) -> Flags:
+        """The queries for which the mean of the logits of a list is that of its statistics, but for a little, (b,)."""
+        # By so much the rounding of float32 moves them.
+        lost = ROUNDED * np.linalg.norm(asked.vectors, axis=1) * self.index.quick.longest
+        found: Flags = (lost <= LITTLE * np.minimum(self.wanted, LOG_MASS) * beside.wanted) & self.tells
+        return found
+
+    def _promising(self, model: Model, beside: Elsewhere) -> Flags:
         """The queries that can probably be measured with so many rows."""
-        values, masses = thought.values, thought.masses
-        enough = values.alone(DOUBTED * self.most) <= np.square(AIMS[0] * self.wanted * beside.wanted)
-        return enough & values.is_sound & masses.is_sound & bool(values.counts.any())
+        enough = model.values.alone(DOUBTED * self.most) <= np.square(AIMS[0] * self.wanted * beside.wanted)
+        return enough & model.is_sound & bool(model.values.counts.any())
 
     def _pilot(self, left: _Open, rows: float) -> Sizes:
         """A first draw of about so many rows."""
-        return left.values.sizes(rows, left.values.alone(rows))
+        values = left.model.values
+        return values.sizes(rows, values.alone(rows))
 
     def _measured(
         self, left: _Open, found: Estimate, first: tuple[float, Sizes], most: float, least: float, tried: Rows
@@ -209,21 +202,23 @@ class _Measuring:
         The `first` draw takes about so many rows. By chance it may make a need look larger than it is: where that is
         hardly too large, a larger one tells. So many were `tried` before, (b,).
         """
-        (rows, pilot), everyone, advised = first, left, left
-        look, thought = self._look(left, pilot), left.values.variance(pilot)
-        told, tried = look.told, tried + look.compared
+        rows, pilot = first
+        look = self._look(left, pilot)
+        tried = tried + look.compared
+        left, told = self._corrected(left, look)
+        everyone, advised, thought = left, left, left.model.values.variance(pilot)
         unclear, spent = np.zeros(0, np.int64), tried
         for number, aim in enumerate(AIMS):
             known = 1.0 if number else MORE
             room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
-            corrected = left.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
-            left = replace(left, values=corrected)
+            corrected = left.model.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
+            left = replace(left, model=replace(left.model, values=corrected))
             goals, allowed = (
                 np.square(aim * wanted * left.beside.wanted) / one.factors(self.confidence, known=known)
                 for wanted, one in ((self.wanted, told.of_value), (LOG_MASS, told.of_mass))
             )
             allowed = np.minimum(allowed, np.square(aim * VARIED * left.beside.wanted))
-            sizes, ratios = left.values.enough(goals, room, also=(left.masses, allowed), least=least)
+            sizes, ratios = left.model.values.enough(goals, room, also=(left.model.masses, allowed), least=least)
             if not number:
                 unclear = np.flatnonzero((ratios > 1.0) & (ratios <= CLOSE))
             some = np.flatnonzero(ratios <= 1.0)
@@ -231,13 +226,13 @@ class _Measuring:
             if not len(some):
                 break
             look = self._look(left, sizes)
-            estimate = self._estimate(look, advised.values.variance(sizes), advised.masses.variance(sizes))
+            estimate = self._estimate(look, advised.model.foretold(sizes), advised.plain.foretold(sizes))
             estimate = replace(estimate, tried=tried)
             found = estimate if len(left.numbers) == len(found.sure) else _put(found, left.numbers, estimate)
             rest = np.flatnonzero(~estimate.sure)
             if not len(rest):
                 break
-            told, thought = _cut(look.told, rest), left.values.variance(sizes)[rest]
+            told, thought = _cut(look.told, rest), left.model.values.variance(sizes)[rest]
             left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
         if len(unclear):
             again = everyone.of(unclear)
@@ -246,6 +241,22 @@ class _Measuring:
                 return self._measured(again, found, (SURER * rows, larger), most, least, spent[unclear])
         return found
 
+    def _corrected(self, left: _Open, look: Look) -> tuple[_Open, Sampled]:
+        """The queries as they are asked from now on, and what a first draw tells of them.
+
+        Drawn rows are corrected where that makes what is told more certain, and does not contradict what they tell
+        without it, as they would if statistics were wrong.
+        """
+        if left.guide is None:
+            return left, look.told
+        plain = look.plainly()
+        variances = [one.of_value.variance.sum(1) for one in (look.told, plain)]
+        one, two = (x.total / np.where(x.mass > 0, x.mass, 1.0)[:, None] for x in (look.told, plain))
+        better = (variances[0] <= variances[1]) & (look.told.mass > 0)
+        better &= np.square(one - two).sum(1) <= AGREEING**2 * sum(variances)
+        told = each_array(lambda x, y: np.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, y), look.told, plain)
+        return replace(left, model=left.model.where(better[:, None], left.plain), guide=left.guide.where(better)), told
+
     def _with_lists(self, left: _Open, lists: Flags) -> Near:
         """The sums of each query, extended by whole lists of its own, (b, l)."""
         if not lists.any():
@@ -253,32 +264,24 @@ class _Measuring:
         chosen = [np.flatnonzero(some) for some in lists]
         return both(left.known, read_lists(self.index, self.arena, left.asked, chosen, self.show), self.show)
 
-    def _look(self, left: _Open, sizes: Sizes) -> _Look:
+    def _look(self, left: _Open, sizes: Sizes) -> Look:
         """Read as many rows as these sizes say."""
-        strata = left.values
-        whole = self._with_lists(left, (sizes.whole(strata.counts) & (strata.counts > 0)) & ~left.own)
+        strata = left.model.values
+        read = sizes.whole(strata.counts) & (strata.counts > 0)
+        whole = self._with_lists(left, read & ~left.own)
         draw = Draw.of(self.random, strata, sizes)
-        rows = self.population.rows(draw)
-        logits = _scored(left.asked, rows)
-        if len(logits) > 1:
-            logits[left.own[:, draw.strata[draw.owners]]] = -np.inf  # what was read with a whole list
-        peak = np.maximum(whole.blend.peak, logits.max(axis=1, initial=-np.inf)).astype(np.float64)
-        peak = np.where(np.isfinite(peak), peak, 0.0)
-        e: Floats = np.subtract(logits, peak[:, None], dtype=np.float64)
-        np.exp(e, out=e)
-        values = self._values(rows, len(logits))
-        mass = whole.blend.mass * np.exp(np.minimum(whole.blend.peak - peak, 0.0))
-        total = (whole.blend.value - self.units.middle) / self.units.size * mass[:, None]
-        others = np.exp(np.minimum(left.beside.log_mass - peak, FARTHEST))
-        mass, total = mass + others, total + others[:, None] * left.beside.value
-        told = sampled(draw, e, values, mass=mass, total=total, random=self.random)
-        compared = whole.scored - left.known.scored + (logits > -np.inf).sum(1)
-        return _Look(whole, draw, rows, logits, compared, Blend(peak, mass, total, None), left.beside, e, values, told)
+        drawn = self._looker.read(draw, self.population.rows(draw), self.random, len(left.numbers))
+        reading, before, own = (left.asked, left.beside, left.guide), left.known.scored, left.own | read
+        return looked(self._looker, drawn, *reading, whole=whole, before=before, own=own)
 
-    def _estimate(self, look: _Look, values: Floats, masses: Floats) -> Estimate:
-        """The estimate by a draw, with variances of at least these: drawn rows may miss what matters."""
-        told, size, blend = look.told, self.units.size, self._blend(look)
-        of_value, of_mass = told.of_value.at_least(values), told.of_mass.at_least(masses)
+    def _estimate(self, look: Look, thought: Variances, plain: Variances) -> Estimate:
+        """The estimate by a draw, with the variances that were `thought` at least: drawn rows may miss what matters.
+
+        `plain` are those where rows are not corrected, as for what is told of the effective number and the spread.
+        """
+        told, size = look.told, self.units.size
+        blend = look.blend(self.units, squares=isinstance(self.arena.values, Numbers))
+        of_value, of_mass = told.of_value.at_least(thought.values), told.of_mass.at_least(thought.masses)
         wanted, allowed = self.wanted * look.beside.wanted, LOG_MASS * look.beside.wanted
         error = np.hypot(np.where(told.mass > 0, of_value.error(self.confidence), np.inf), FLOOR * wanted)
         off = of_mass.error(self.confidence)
@@ -288,90 +291,15 @@ class _Measuring:
         log_own = np.minimum(blend.log_mass - look.beside.log_mass, FARTHEST)
         larger = 1.0 + np.exp(-log_own)  # than the mass of the rows here is that of all
         error, log_mass_error = error * larger, np.where(larger > 1.0, np.log1p(off * larger), log_mass_error)
-        entropy = larger * _of_entropy(look, blend).raised(of_mass, told.of_mass).error(self.confidence)
+        entropy = larger * look.of_entropy(blend, plain.masses).error(self.confidence)
         effective_error = blend.effective * np.expm1(np.hypot(entropy, FLOOR * LOG_MASS))
-        spread_error, of_square = None, _of_square(look, blend, self.units)
+        spread_error, of_square = None, look.of_square(blend, self.units, plain.values)
         if of_square is not None and blend.spread is not None:
             spread = blend.spread[:, 0] / size
-            square = larger * of_square.raised(of_value, told.of_value).error(self.confidence)
+            square = larger * of_square.error(self.confidence)
             apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
             spread_error = np.hypot(apart, FLOOR * wanted * larger) * size
-        return Estimate(self._near(look), blend, error * size, log_mass_error, sure, effective_error, spread_error)
-
-    def _near(self, look: _Look) -> Near:
-        """The sums over all rows read by a draw, and the heaviest of them."""
-        read = Blend(look.known.peak, look.e.sum(1), np.zeros_like(look.known.total), None)
-        heaviest = _heaviest(look.rows, look.logits, self.show)
-        return both(look.whole, Near(read, *heaviest, (look.logits > -np.inf).sum(1)), self.show)
-
-    def _blend(self, look: _Look) -> Blend:
-        """The sums over whole lists, and over all rows that the drawn ones stand for."""
-        known, excess, square = look.known, np.zeros(len(look.e)), None
-        mass, total = look.told.drawn, look.told.drawn_total
-        for _, rows, part in look.draw.parts(len(look.e)):
-            excess += np.einsum("br,br->b", look.e[:, rows] * part.weights, look.moved(rows))
-        if isinstance(self.arena.values, Numbers):
-            mean = total / np.maximum(mass, TINY)[:, None]
-            square = np.einsum("br,br->b", look.e * look.draw.weights, look.values.distances(mean))[:, None]
-        return merge(look.whole.blend, self.units.back(Blend(known.peak, mass, total, excess, square)))
-
-    def _values(self, rows: Rows, queries: int) -> Columns:
-        """The values of some rows, in the units of the lists; for one query, several threads read them."""
-        values, read = self.arena.values, self.arena.some_values
-        if isinstance(values, Labels):
-            return columns_of_labels(read(rows).array, values.count)
-        middle, factor = self.units.middle.astype(values.array.dtype), 1.0 / self.units.size
-        found, step = np.empty((len(rows), len(middle)), np.float32), max(1, READ // len(middle))
-        starts = range(0, len(rows), step)
-
-        def take(first: int, last: int) -> None:
-            for start in starts[first:last]:
-                some = slice(start, start + step)
-                given = read(rows[some]).array
-                np.subtract(given, middle, out=given)
-                np.multiply(given, factor, out=found[some], casting="same_kind")
-
-        if queries == 1:
-            shared(take, 0, len(starts))
-        else:
-            take(0, len(starts))
-        return VectorColumns(found)
-
-
-def _of_entropy(look: _Look, blend: Blend) -> Deviation:
-    """How far the logarithm of the effective number of rows is off."""
-    entropy = (blend.excess / blend.mass)[:, None]
-    return Deviation.of_column(
-        look.draw, lambda rows: look.e[:, rows] * (1.0 - (look.moved(rows) - entropy)), look.told.mass
-    )
-
-
-def _of_square(look: _Look, blend: Blend, units: Units) -> Deviation | None:
-    """How far the squared spread is off, in units of this size; None where values have none."""
-    if blend.square is None:
-        return None
-    apart = look.values.distances((blend.value - units.middle) / units.size)
-    spread = blend.square / blend.mass[:, None] / units.size**2
-    return Deviation.of_column(look.draw, lambda rows: look.e[:, rows] * (apart[:, rows] - spread), look.told.mass)
-
-
-def _scored(asked: Asked, rows: Rows) -> Reals:
-    """The logits of all queries with some rows, (b, r)."""
-    logits = np.empty((len(asked.vectors), len(rows)), np.float32)
-    if len(rows):
-        asked.score_some(rows)(np.arange(len(logits)), 0, len(rows), logits)
-    return logits
-
-
-def _heaviest(rows: Rows, logits: Reals, show: int) -> tuple[Rows, Reals]:
-    """The heaviest of some rows for each query, (b, show) each; -1 where there are fewer."""
-    found, best = np.full((len(logits), show), -1, np.int64), np.full((len(logits), show), -np.inf, np.float32)
-    some = min(show, len(rows))
-    if some:
-        chosen = np.argpartition(-logits, some - 1, axis=1)[:, :some]
-        best[:, :some] = np.take_along_axis(logits, chosen, axis=1)
-        found[:, :some] = np.where(best[:, :some] > -np.inf, rows[chosen], -1)
-    return found, best
+        return Estimate(look.near(self.show), blend, error * size, log_mass_error, sure, effective_error, spread_error)
 
 
 def _cut(given: Any, some: Rows) -> Any:

@@ -8,7 +8,7 @@ Reads no rows; measuring.py draws them.
 Shapes: b queries, l lists, r rows that are drawn.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from softkv.index.lists import ListIndex
 from softkv.index.opening import FIRST, likeliest
 from softkv.maths.farfield import Tilt, critical, logarithm
 from softkv.maths.sampling import Elsewhere
-from softkv.maths.strata import Draw, Strata
+from softkv.maths.shares import Shares
+from softkv.maths.strata import Draw, Sizes, Strata
 from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 SOFT, HARD = 0.5, 0.15  # a list is read whole if more than this share would be drawn; the second if its weights vary
@@ -26,6 +27,8 @@ BEYOND = 2.0  # a row may be so far beyond where the best one is expected
 LOG_MASS = 0.05  # the largest error of the log mass
 HARMLESS, SLIGHT = 0.1, 0.4  # errors below these shares of the tolerance, and of LOG_MASS, do not count
 ALIKE = 32  # how many lists on each side tell how much logits vary in a list
+MISSED = 0.25  # how far off the foretold mass of a list is, for a variance of logits of 1; of smaller ones less
+UNSURE = 0.001  # the share of a variance that is left at least, whatever a guide is thought to save
 DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
 TINY = np.finfo(np.float64).tiny
 LOWEST = -1e6  # the lowest logit that is used: those below weigh nothing
@@ -75,12 +78,67 @@ class Population:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Variances:
+    """Variances that are expected before rows are drawn, in their two parts, (b, 2) each."""
+
+    values: Floats
+    masses: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Model:
+    """What is thought of the lists that may be drawn from, for some queries."""
+
+    values: Strata
+    masses: Strata
+
+    @property
+    def is_sound(self) -> Flags:
+        """Whether sizes can be computed from it, (b,)."""
+        return self.values.is_sound & self.masses.is_sound
+
+    def foretold(self, sizes: Sizes) -> "Variances":
+        """The variances of estimates from so many rows."""
+        return Variances(self.values.variance(sizes), self.masses.variance(sizes))
+
+    def of(self, queries: Rows) -> "Model":
+        """The model for some of the queries."""
+        return Model(self.values.of(queries), self.masses.of(queries))
+
+    def where(self, some: Flags, other: "Model") -> "Model":
+        """The model for lists that a flag, (b, l) or (b, 1), is true of, and an `other` one for the others."""
+        return Model(self.values.where(some, other.values), self.masses.where(some, other.masses))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guide:
+    """What is known of all rows of each list, which corrects what drawn rows tell (maths/sampling.py)."""
+
+    logs: Floats  # (b, l), of c, with logits as in the lists; -inf for lists of which nothing is known
+    peaks: Reals  # (b, l), the means of the logits, likewise
+
+    def of(self, queries: Rows) -> "Guide":
+        """The guide for some of the queries."""
+        return Guide(self.logs[queries], self.peaks[queries])
+
+    @property
+    def guides(self) -> Flags:
+        """The lists that something is known of, (b, l)."""
+        found: Flags = self.logs > -np.inf
+        return found
+
+    def where(self, some: Flags) -> "Guide":
+        """The guide of some queries, (b,); nothing is known for the others."""
+        return replace(self, logs=np.where(some[:, None], self.logs, -np.inf))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Advice:
     """The model of all lists, for some queries."""
 
     own: Flags  # (b, l), the lists that each query reads whole in any case
-    values: Strata  # of the others
-    masses: Strata
+    plain: Model  # of the others
+    guided: Model  # where drawn rows are corrected by a guide
 
 
 def seen_tilt(index: ListIndex, draw: Draw, logits: Reals) -> Tilt:
@@ -149,16 +207,36 @@ def advice(
     np.put_along_axis(own, first, True, axis=1)
     squares = np.where(own, 0.0, masses * masses)
     # Whatever their distribution, n numbers that are not negative vary by at most n − 1 times their squared mean.
-    varied = np.expm1(np.minimum(tilt.variances, np.log(np.maximum(counts, 1))).astype(np.float64))
-    within = squares * (varied * (apart + lists.scatter) + lists.scatter)
+    variances = np.minimum(tilt.variances, np.log(np.maximum(counts, 1))).astype(np.float64)
+    varied = np.expm1(variances)
     most = np.where(tilt.variances > STEEP**2, HARD, SOFT).min(0)
     drawn = np.where(own.all(0), 0, counts)
     order = population.ahead, population.shuffled
-    return Advice(
-        own,
-        Strata(drawn, within, squares * apart, most, *order),
-        Strata(drawn, squares * varied, squares, most),
-    )
+
+    def model(varied: Floats, within: Floats, missed: Floats, missed_mass: Floats) -> Model:
+        of_values = Strata(drawn, squares * within, squares * apart * missed, most, *order)
+        return Model(of_values, Strata(drawn, squares * varied, squares * missed_mass, most, *order))
+
+    of_rows, all_of_it = varied * (apart + lists.scatter) + lists.scatter, np.ones(1)
+    plain = model(varied, of_rows, all_of_it, all_of_it)
+    bent = np.maximum(varied - variances, UNSURE * varied)  # of e^x, without its part along x
+    missed = np.minimum(MISSED * variances, 1.0)
+    within = np.maximum(varied * lists.scatter + bent * apart, UNSURE * of_rows)
+    return Advice(own, plain, model(bent, within, missed, np.square(missed)))
+
+
+def guide_of(index: ListIndex, population: Population, tilt: Tilt, own: Flags, linear: Flags) -> Guide | None:
+    """What is known of the rows of lists that are not read whole, (b, l) `own`; None where it is nothing.
+
+    The means of a list are those of the rows that may be drawn as long as there are as many of these as it has. The
+    queries are those for which the mean of its logits is what statistics say, (b,) `linear`.
+    """
+    lists = index.quick
+    held = (population.counts == lists.counts) & (population.counts > 0)
+    if isinstance(lists.values, Shares) or not held.any() or not linear.any():
+        return None
+    guided = held & ~own & linear[:, None]
+    return Guide(np.where(guided, tilt.logs.astype(np.float64) - logarithm(lists.counts), -np.inf), tilt.peaks)
 
 
 def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:

@@ -1,6 +1,8 @@
 """Sums of the values of drawn rows: vectors, or labels as vectors that are 1 at their code.
 
 Beside plain sums there are some that show how columns vary together: over strata, and over random groups of row pairs.
+Vectors are given as their differences t from a centre of their stratum, so that sums of different weights can be made
+of both: of row i of stratum l, y = u·t + g·(centre − mean), which is e·(v − mean) where both weights are e.
 
 Does not know what the sums are for (sampling.py).
 
@@ -61,19 +63,19 @@ class Pairs:
         """The group of each row, (r,)."""
         return self.lots[self.blocks]
 
-    def sums(self, e: Reals, values: Reals, apart: Reals, draw: Draw) -> Reals:
-        """Σ e·(v − apart) over the rows of each group, and over the rows of its strata, (b, GROUPS, p).
+    def sums(self, e: Reals, values: Reals, draw: Draw) -> Reals:
+        """Σ e·v over the rows of each group, and over the rows of its strata, (b, GROUPS, p).
 
-        `e` and values are row by row, (r, b) and (r, p); `apart` is what each query subtracts from them, (b, p).
+        `e` and values are row by row, (r, b) and (r, p).
         """
-        found = np.zeros((len(apart), GROUPS, values.shape[1]), values.dtype)
+        found = np.zeros((e.shape[1], GROUPS, values.shape[1]), values.dtype)
         for groups, weights in (self.groups, self.weights), (self.homes[draw.owners], self.sides[draw.owners]):
             order = np.argsort(groups, kind="stable")
             ends = np.searchsorted(groups[order], np.arange(GROUPS + 1))
             for group, (start, end) in enumerate(pairwise(ends.tolist())):
                 rows = order[start:end]
                 mine = e[rows] * weights[rows, None].astype(e.dtype)
-                found[:, group] += mine.T @ values[rows] - mine.sum(0)[:, None] * apart
+                found[:, group] += mine.T @ values[rows]
         return found
 
     def of_one(self, e: Reals, some: slice, rows: slice, part: Draw) -> Reals:
@@ -85,6 +87,18 @@ class Pairs:
         found[places + self.lots[self.blocks[rows]]] = e * self.weights[rows].astype(e.dtype)
         found[places + self.homes[some][part.owners]] += e * self.sides[some].astype(e.dtype)[part.owners]
         return found.reshape(-1, GROUPS).T
+
+    def of_strata(self, g: Floats, some: slice, rows: slice, part: Draw) -> Floats:
+        """The matrix that sums strata by group, with the weights of their rows for one query, (n,) -> (GROUPS, s).
+
+        Multiplied by something of each stratum, it gives the sums for rows that have that of their stratum.
+        """
+        count = part.sizes.size
+        places = np.concatenate([self.lots[self.blocks[rows]] * count + part.owners, self.homes[some] * count])
+        places[len(g) :] += np.arange(count)
+        weights = np.concatenate([g * self.weights[rows], part.by_stratum(g[None])[0] * self.sides[some]])
+        found: Floats = np.bincount(places, weights, GROUPS * count).astype(np.float64).reshape(GROUPS, count)
+        return found
 
 
 def _signs(random: np.random.Generator, count: int) -> Floats:
@@ -117,120 +131,137 @@ def _sums_of_one(e: Reals, values: Reals, draw: Draw) -> Reals:
 
 
 class VectorColumns:
-    """Vectors, (r, p), in float32; `free` counts columns that do not follow from the others.
+    """Vectors, in float32, as differences from the centres of their strata; `free` counts columns that are independent.
 
     Totals of several queries are summed in float64; for one, float32 adds up runs of rows, and float64 these.
     """
 
-    def __init__(self, values: Reals, *, free: int | None = None) -> None:
-        self._values, self.free = values, values.shape[1] if free is None else free
+    def __init__(
+        self, apart: Reals, centres: Reals, draw: Draw, squares: Reals, crossed: Reals, *, free: int | None = None
+    ) -> None:
+        self._padded, self._apart = apart, apart[: len(squares)]  # t, (r, p), before ABREAST rows of 0
+        self._centres, self._draw = centres, draw  # (s, p)
+        self._squares, self._crossed = squares, crossed  # ‖t‖², and t·centre, (r,) each
+        self.free = apart.shape[1] if free is None else free
 
-    def total(self, weights: Floats) -> Floats:
-        """The sum of values by weight: Σ w·v, (b, r) -> (b, p)."""
-        if len(weights) == 1:
-            values = self._values
-            found: Floats = summed_in_runs(library_of(values), weights.astype(values.dtype), values)
+    @classmethod
+    def of(cls, values: Reals, draw: Draw, *, free: int | None = None) -> "VectorColumns":
+        """Vectors, (r, p), with 0 for the centres of all strata."""
+        centres, padded = (
+            np.zeros((len(draw.sizes), values.shape[1]), values.dtype),
+            np.pad(values, ((0, ABREAST), (0, 0))),
+        )
+        return cls(padded, centres, draw, np.einsum("rp,rp->r", values, values), np.zeros(len(values)), free=free)
+
+    def total(self, u: Floats, g: Floats) -> Floats:
+        """Σ u·t + g·centre, by weights of rows, (b, r) each -> (b, p)."""
+        found: Floats = self._draw.by_stratum(g) @ self._centres.astype(np.float64)
+        if len(u) == 1:
+            found += summed_in_runs(library_of(self._apart), u.astype(self._apart.dtype), self._apart)
             return found
-        found = np.zeros((len(weights), self._values.shape[1]))
-        for start in range(0, len(self._values), COUNTED):  # copies then stay in the cache
+        for start in range(0, len(self._apart), COUNTED):  # copies then stay in the cache
             some = slice(start, start + COUNTED)
-            found += weights[:, some] @ self._values[some].astype(np.float64)
+            found += u[:, some] @ self._apart[some].astype(np.float64)
         return found
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
+        values = self._apart + self._centres[self._draw.owners]
         if len(means) == 1:
-            apart = self._values - means.astype(self._values.dtype)
+            apart = values - means.astype(values.dtype)
             found: Floats = np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64)
             return found
-        middle, apart, lengths = self._middle_of(means)
-        return _distances(self._values - middle, apart, lengths)[0]
+        return _distances(values, means)
 
-    def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
-        """Σ ‖e·(v − mean)‖² and ‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s) each, and sums of groups."""
-        kind = self._values.dtype  # float32: these sums give a variance, to a few percent
-        if len(e) == 1:
-            return self._varied_of_one(e[0], means, draw, pairs)
-        middle, apart, lengths = self._middle_of(means)
-        values = self._values - middle
-        weights = np.empty((len(values), len(e)), kind)
-        inside, squares = np.empty((2, len(e), len(draw.sizes)))
-        for some, rows, part in draw.parts(len(e)):
-            mine, (distances, along) = e[:, rows], _distances(values[rows], apart, lengths)
-            weights[rows] = mine.T
-            distances *= mine
-            distances *= mine
-            inside[:, some] = part.by_stratum(distances)
-            mass, crossed = part.by_stratum(mine), part.by_stratum(mine * along)
-            squares[:, some] = mass * (mass * lengths - 2.0 * crossed)
-        squares += draw.squares(weights, values)
-        return inside, np.maximum(squares, 0.0), pairs.sums(weights, values, apart, draw).astype(np.float64)
+    def varied(self, u: Floats, g: Floats, means: Floats, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+        """Σ ‖y‖² and ‖Σ y‖² over the rows of each stratum, (b, s) each, and sums of groups, (b, GROUPS, p).
 
-    def _varied_of_one(self, e: Floats, mean: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
-        """What `varied` returns, for a single query: some rows at a time, by several threads."""
-        kind, width = self._values.dtype, self._values.shape[1]
-        parts, mean = list(draw.parts(max(1, width // WIDTH))), mean.astype(kind)
-        inside, squares = np.zeros((2, 1, len(draw.sizes)))
-        groups = np.zeros((len(parts), GROUPS, width), kind)
+        y is u·t + g·(centre − mean), with weights of rows, (b, r). For one query, several threads sum some rows each.
+        """
+        if len(u) > 1:
+            return self._varied_of_many(u, g, means, pairs)
+        kind, draw, away = self._apart.dtype, self._draw, (self._centres - means).astype(self._apart.dtype)
+        parts, far = list(draw.parts(max(1, away.shape[1] // WIDTH))), _distances(self._centres, means)
+        inside, squares = np.empty((2, 1, len(draw.sizes)))
+        groups = np.zeros((len(parts), GROUPS, away.shape[1]), kind)  # in float32: a variance to a few percent
 
         def vary(first: int, last: int) -> None:
-            most = max((rows.stop - rows.start for _, rows, _ in parts[first:last]), default=0)
-            room = np.empty((most + ABREAST, width), kind)
             for number, (some, rows, part) in enumerate(parts[first:last], first):
-                mine = e[rows]
-                count = len(mine)
-                apart, padded = room[:count], room[: count + -count % ABREAST]
-                np.subtract(self._values[rows], mean, out=apart)
-                padded[count:] = 0.0
-                inside[:, some] = part.by_stratum((mine * mine * np.einsum("rp,rp->r", apart, apart))[None])
-                weights = mine.astype(kind)
-                groups[number] = pairs.of_one(weights, some, rows, part) @ apart
-                sums = _sums_of_one(weights, padded, part)
-                squares[:, some] = np.einsum("sp,sp->s", sums, sums)
+                inside[:, some], squares[:, some] = self._of_part(u, g, means, far, some, rows, part)
+                one, count = u[0, rows].astype(kind), rows.stop - rows.start
+                sums = _sums_of_one(one, self._padded[rows.start : rows.stop + -count % ABREAST], part)
+                squares[:, some] += np.einsum("sp,sp->s", sums, sums)
+                groups[number] = pairs.of_one(one, some, rows, part) @ self._apart[rows]
+                groups[number] += pairs.of_strata(g[0, rows], some, rows, part).astype(kind) @ away[some]
 
         shared(vary, 0, len(parts))
-        return inside, squares, groups.sum(0, dtype=np.float64)[None]
+        return inside, np.maximum(squares, 0.0), groups.sum(0, dtype=np.float64)[None]
 
-    def _middle_of(self, means: Floats) -> tuple[Reals, Reals, Reals]:
-        """The middle of some means, (p,), these relative to it, and their squared lengths, (b, 1).
+    def _varied_of_many(self, u: Floats, g: Floats, means: Floats, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+        """What `varied` returns, for several queries."""
+        draw, kind, far = self._draw, self._apart.dtype, _distances(self._centres, means)
+        inside, squares = np.empty((2, len(u), len(draw.sizes)))
+        weights, others = np.empty((2, len(self._apart), len(u)), kind)
+        for some, rows, part in draw.parts(len(u)):
+            weights[rows], others[rows] = u[:, rows].T, g[:, rows].T
+            inside[:, some], squares[:, some] = self._of_part(u, g, means, far, some, rows, part)
+        squares += draw.squares(weights, self._apart)
+        centres = np.pad(self._centres, ((0, 0), (0, 1)), constant_values=1.0)[draw.owners]
+        found, more = pairs.sums(weights, self._apart, draw), pairs.sums(others, centres, draw)
+        found += more[:, :, :-1] - more[:, :, -1:] * means[:, None].astype(kind)
+        return inside, np.maximum(squares, 0.0), found.astype(np.float64)
 
-        Relative to the middle, means and values keep most of their digits.
+    def _of_part(
+        self, u: Floats, g: Floats, means: Floats, far: Floats, some: slice, rows: slice, part: Draw
+    ) -> tuple[Floats, Floats]:
+        """Σ ‖y‖² over the rows of each stratum of a part, (b, s), and ‖Σ y‖² but for ‖Σ u·t‖².
+
+        `far` is ‖centre − mean‖² of all strata.
         """
-        middle = means.mean(0).astype(self._values.dtype)
-        apart = (means - middle).astype(middle.dtype)
-        return middle, apart, np.einsum("bp,bp->b", apart, apart)[:, None]
+        mine, more, t, far = u[:, rows], g[:, rows], self._apart[rows], far[:, some]
+        crossed = mine * (self._crossed[rows] - means.astype(t.dtype) @ t.T)  # u·t·(centre − mean)
+        each = mine * mine * self._squares[rows] + more * more * far[:, part.owners]
+        each *= 1.0 + LOST * float(np.finfo(t.dtype).eps)  # what rounding takes from it must not make it smaller
+        each += 2.0 * more * crossed
+        mass = part.by_stratum(more)
+        return np.maximum(part.by_stratum(each), 0.0), mass * (mass * far + 2.0 * part.by_stratum(crossed))
 
 
-def _distances(values: Reals, means: Reals, lengths: Reals) -> tuple[Floats, Reals]:
-    """‖v − mean‖² of all values with all means of these squared lengths, and their products, (b, r) each."""
-    found: Floats = (np.einsum("rp,rp->r", values, values) + lengths).astype(np.float64)
-    lost = found * (LOST * np.finfo(values.dtype).eps)  # by rounding, which must not make them smaller
-    along = means @ values.T
-    found -= 2.0 * along
+def _distances(values: Reals, means: Floats) -> Floats:
+    """‖v − mean‖² of all values and means, (b, n): not smaller than it is, whatever rounding takes from it.
+
+    Relative to the middle of the means, means and values keep most of their digits.
+    """
+    middle = means.mean(0).astype(values.dtype)
+    apart, values = (means - middle).astype(values.dtype), values - middle
+    lengths = np.einsum("bp,bp->b", apart, apart)[:, None]
+    found: Floats = (np.einsum("np,np->n", values, values) + lengths).astype(np.float64)
+    lost = found * (LOST * np.finfo(values.dtype).eps)
+    found -= 2.0 * (apart @ values.T)
     np.maximum(found, 0.0, out=found)
     found += lost
-    return found, along
+    return found
 
 
 class LabelColumns:
     """Values that are codes of many labels, (r,): vectors that are 1 there and 0 elsewhere."""
 
-    def __init__(self, codes: npt.NDArray[np.integer], labels: int) -> None:
-        self._codes, self._labels = codes.astype(np.int64), labels
+    def __init__(self, codes: npt.NDArray[np.integer], labels: int, draw: Draw) -> None:
+        self._codes, self._labels, self._draw = codes.astype(np.int64), labels, draw
         self.free = max(1, labels - 1)  # shares add up to 1
 
-    def total(self, weights: Floats) -> Floats:
-        """The sum of values by weight: Σ w·v, (b, r) -> (b, p)."""
-        return np.array([np.bincount(self._codes, some, self._labels) for some in weights], np.float64)
+    def total(self, u: Floats, _g: Floats) -> Floats:
+        """The sum of values by weight: Σ u·v, (b, r) -> (b, p)."""
+        return np.array([np.bincount(self._codes, some, self._labels) for some in u], np.float64)
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
         found: Floats = 1.0 - 2.0 * means[:, self._codes] + np.einsum("bp,bp->b", means, means)[:, None]
         return np.maximum(found, 0.0)
 
-    def varied(self, e: Floats, means: Floats, draw: Draw, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+    def varied(self, e: Floats, _g: Floats, means: Floats, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
         """Σ ‖e·(v − mean)‖² and ‖Σ e·(v − mean)‖² over the rows of each stratum, (b, s) each, and sums of groups."""
-        labels, count = self._labels, len(draw.sizes)
+        labels, draw, count = self._labels, self._draw, len(self._draw.sizes)
         places, entries = np.unique(draw.owners * labels + self._codes, return_inverse=True)
         owners, codes = places // labels, places % labels
         masses, squares = draw.by_stratum(e), np.empty((len(e), count))
@@ -249,8 +280,8 @@ class LabelColumns:
 Columns: TypeAlias = VectorColumns | LabelColumns  # the values of the rows that were read
 
 
-def columns_of_labels(codes: npt.NDArray[np.integer], labels: int) -> Columns:
+def columns_of_labels(codes: npt.NDArray[np.integer], labels: int, draw: Draw) -> Columns:
     """The columns of values that are codes of so many labels."""
     if labels > FEW_LABELS:
-        return LabelColumns(codes, labels)
-    return VectorColumns(np.eye(labels, dtype=np.float32)[codes], free=max(1, labels - 1))
+        return LabelColumns(codes, labels, draw)
+    return VectorColumns.of(np.eye(labels, dtype=np.float32)[codes], draw, free=max(1, labels - 1))

@@ -79,6 +79,11 @@ class Lists:
         apart = self.vectors - middle
         return middle, apart, np.einsum("lp,lp->l", apart, apart)
 
+    @cached_property
+    def longest(self) -> float:
+        """The length of the longest mean of keys."""
+        return float(np.sqrt(np.einsum("ld,ld->l", self.means, self.means).max(initial=0.0)))
+
     def distances(self, centres: Reals) -> Reals:
         """‖v̄ − c‖ of the means of all values from each of (b, p) centres, (b, l)."""
         if isinstance(self.values, Shares):

@@ -13,6 +13,16 @@ of the mean of y = e·(v − value), whose variance, summed over the columns of 
 over the visited strata, with s² the variance within the sample (Särndal et al., Model Assisted Survey Sampling, 1992,
 §4.3: two stages, of which the first is a Poisson sample). The mass has the variance that e has in the place of y.
 
+Of all rows of a stratum it may be known that Σ t = 0 and Σ x = 0, since t = v − v̄ and x are their differences from
+means. Then all rows but for what differs from c·(1 + x) for e, and from c·(v + x·v̄) for e·v, is known, for any number
+c, and drawn rows have only to tell of that (the difference estimator, ibid. §6.3):
+
+    mass = Σ n·c + Σ n/(mπ) Σ g        total = Σ n·c·v̄ + Σ n/(mπ) Σ (u·t + g·v̄)        u = e − c, g = e − c·(1 + x)
+
+over all strata first, and then those that were visited. V is as before, by y = u·t + g·(v̄ − value) and by g in the
+place of e. Whatever c is, both are unbiased; where it is near the mean of e, V is far smaller. With c = 0 nothing is
+corrected.
+
 If the error were normal with ν columns of equal variance, it would be within √(F·V)/mass with the probability of the
 quantile of F(ν, μ), where μ says how well V is known. Columns that vary together count as fewer: ν = (tr Σ)²/‖Σ‖² for
 their covariance Σ (Satterthwaite, 1946), which is estimated from products of the sums of random groups of rows.
@@ -109,32 +119,48 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class RowWeights:
+    """How drawn rows count for each query, and what is known of all rows of the strata that they are drawn from."""
+
+    e: Floats  # (b, r)
+    u: Floats  # (b, r), e − c
+    g: Floats  # (b, r), e − c·(1 + x)
+    mass: Floats  # (b,), Σ n·c
+    total: Floats  # (b, p), Σ n·c·v̄
+
+    @classmethod
+    def plain(cls, e: Floats) -> "RowWeights":
+        """The weights where nothing is known."""
+        return cls(e, e, e, np.zeros(len(e)), np.zeros((len(e), 1)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Sampled:
     """Estimates from a draw for each query, together with rows that are known."""
 
     mass: Floats  # (b,)
     total: Floats  # (b, p)
-    drawn: Floats  # (b,), the mass that the drawn rows stand for,
+    drawn: Floats  # (b,), the mass of the rows that are drawn from,
     drawn_total: Floats  # (b, p), and their total
     of_value: Deviation
     of_mass: Deviation  # of a mass that is 1
 
 
-def sampled(
-    draw: Draw, e: Floats, values: Columns, *, mass: Floats, total: Floats, random: np.random.Generator
-) -> Sampled:
-    """Estimates from these rows, whose weights for each query are `e`, (b, r).
+def sampled(draw: Draw, weights: RowWeights, values: Columns, *, mass: Floats, total: Floats, pairs: Pairs) -> Sampled:
+    """Estimates from the rows that were drawn.
 
-    `mass`, (b,), and `total`, (b, p), are of the rows that were read anyway.
+    `mass`, (b,), and `total`, (b, p), are of the rows that were read anyway; `pairs` are of the draw.
     """
-    stands = e * draw.weights
-    drawn, drawn_total = stands.sum(1), values.total(stands)
+    u, g = weights.u, weights.g
+    stands = g * draw.weights
+    drawn = weights.mass + stands.sum(1)
+    drawn_total = weights.total + values.total(stands if u is g else u * draw.weights, stands)
     mass, total = mass + drawn, total + drawn_total
-    value, pairs = total / np.where(mass > 0, mass, 1.0)[:, None], Pairs.of(draw, random)
-    squares, sums, groups = values.varied(e, value, draw, pairs)
+    value = total / np.where(mass > 0, mass, 1.0)[:, None]
+    squares, sums, groups = values.varied(u, g, value, pairs)
     found = Deviation.of(draw, squares, sums, mass)
     columns = np.minimum(_columns(found.variance.sum(1) * np.square(mass), groups), float(values.free))
-    deviations = replace(found, columns=columns), Deviation.of_column(draw, lambda rows: e[:, rows], mass)
+    deviations = replace(found, columns=columns), Deviation.of_column(draw, lambda rows: g[:, rows], mass)
     return Sampled(mass, total, drawn, drawn_total, *deviations)
 
 

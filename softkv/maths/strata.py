@@ -97,6 +97,12 @@ class Strata:
         """The estimates for some of the queries."""
         return replace(self, within=self.within[queries], between=self.between[queries])
 
+    def where(self, some: Flags, other: "Strata") -> "Strata":
+        """The estimates for strata that a flag, (b, l) or (b, 1), is true of, and those of `other` for the others."""
+        pairs = ((self.within, other.within), (self.between, other.between))
+        within, between = (np.where(some, mine, others) for mine, others in pairs)
+        return replace(self, within=within, between=between)
+
     def sizes(self, rows: float, goals: Floats | None = None) -> Sizes:
         """How to sample about this many rows, not counting strata that are read whole.
 
