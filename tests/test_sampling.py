@@ -370,7 +370,7 @@ def around(values: np.ndarray, centres: np.ndarray, draw: Draw) -> VectorColumns
     given = centres[draw.owners]
     t = values - given
     squares, crossed = (t * t).sum(1), (t * given).sum(1)
-    return VectorColumns(np.pad(t, ((0, ABREAST), (0, 0))), centres, draw, squares, crossed)
+    return VectorColumns(np.pad(t, ((0, ABREAST), (0, 0))), draw, squares, centres=centres, crossed=crossed)
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -127,9 +127,9 @@ class Looker:
     counts: Counts  # (l,), how many rows may be drawn
     means: Reals | None  # (l, p), of the values of lists, in these units; None where they are labels
 
-    def read(self, draw: Draw, rows: Rows, random: np.random.Generator, queries: int) -> Drawn:
-        """The values of the rows of a draw, for so many queries."""
-        return Drawn(draw, rows, self._values(rows, draw, queries), Pairs.of(draw, random))
+    def read(self, draw: Draw, rows: Rows, random: np.random.Generator, queries: int, *, guided: bool) -> Drawn:
+        """The values of the rows of a draw, for so many queries; `guided` if they may be corrected."""
+        return Drawn(draw, rows, self._values(rows, draw, queries, guided), Pairs.of(draw, random))
 
     def weights(self, guide: Guide, own: Flags, e: Floats, logits: Reals, peak: Floats, draw: Draw) -> RowWeights:
         """How rows count that are corrected by a guide; e and logits, (b, r), are counted from the peak, (b,)."""
@@ -143,33 +143,36 @@ class Looker:
         mine[np.isneginf(logits)] = 0.0  # the row of a list that was read whole
         return RowWeights(e, u, u - mine, masses.sum(1), masses @ self.means)
 
-    def _values(self, rows: Rows, draw: Draw, queries: int) -> Columns:
+    def _values(self, rows: Rows, draw: Draw, queries: int, guided: bool) -> Columns:
         """The values of some rows, in these units; for one query, several threads read them."""
         values, read = self.arena.values, self.arena.some_values
         if isinstance(values, Labels):
             return columns_of_labels(read(rows).array, values.count, draw)
-        assert self.means is not None
         middle, factor = self.units.middle.astype(values.array.dtype), 1.0 / self.units.size
         found, step = np.empty((len(rows) + ABREAST, len(middle)), np.float32), max(1, READ // len(middle))
         found[len(rows) :] = 0.0
-        starts, centres, owners = range(0, len(rows), step), self.means[draw.strata], draw.owners
-        squares, crossed = np.empty((2, len(rows)), np.float32)
+        starts, (squares, crossed) = range(0, len(rows), step), np.empty((2, len(rows)), np.float32)
+        centres = self.means[draw.strata] if guided and self.means is not None else None
 
         def take(first: int, last: int) -> None:
             for start in starts[first:last]:
                 some = slice(start, min(start + step, len(rows)))
                 given = read(rows[some]).array
                 np.subtract(given, middle, out=given)
-                given, around = np.multiply(given, factor, out=found[some], casting="same_kind"), centres[owners[some]]
-                given -= around
+                given = np.multiply(given, factor, out=found[some], casting="same_kind")
+                if centres is not None:
+                    around = centres[draw.owners[some]]
+                    given -= around
+                    np.einsum("rp,rp->r", given, around, out=crossed[some])
                 np.einsum("rp,rp->r", given, given, out=squares[some])
-                np.einsum("rp,rp->r", given, around, out=crossed[some])
 
         if queries == 1:
             shared(take, 0, len(starts))
         else:
             take(0, len(starts))
-        return VectorColumns(found, centres, draw, squares, crossed)
+        if centres is None:
+            return VectorColumns(found, draw, squares)
+        return VectorColumns(found, draw, squares, centres=centres, crossed=crossed)
 
 
 def looked(

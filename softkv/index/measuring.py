@@ -249,13 +249,16 @@ class _Measuring:
         """
         if left.guide is None:
             return left, look.told
-        plain = look.plainly()
-        variances = [one.of_value.variance.sum(1) for one in (look.told, plain)]
-        one, two = (x.total / np.where(x.mass > 0, x.mass, 1.0)[:, None] for x in (look.told, plain))
-        better = (variances[0] <= variances[1]) & (look.told.mass > 0)
-        better &= np.square(one - two).sum(1) <= AGREEING**2 * sum(variances)
-        told = each_array(lambda x, y: np.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, y), look.told, plain)
-        return replace(left, model=left.model.where(better[:, None], left.plain), guide=left.guide.where(better)), told
+        told, plain = look.told, look.plainly()
+        of_values = [one.of_value.variance.sum(1) for one in (told, plain)]
+        of_masses = [one.of_mass.variance.sum(1) for one in (told, plain)]
+        values = [one.total / np.where(one.mass > 0, one.mass, 1.0)[:, None] for one in (told, plain)]
+        better = (of_values[0] <= of_values[1]) & (told.mass > 0) & (plain.mass > 0)
+        better &= np.square(values[0] - values[1]).sum(1) <= AGREEING**2 * sum(of_values)
+        better &= np.square(told.mass / np.where(better, plain.mass, 1.0) - 1.0) <= AGREEING**2 * sum(of_masses)
+        told = each_array(lambda x, y: np.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, y), told, plain)
+        guide = left.guide.where(better) if better.any() else None
+        return replace(left, model=left.model.where(better[:, None], left.plain), guide=guide), told
 
     def _with_lists(self, left: _Open, lists: Flags) -> Near:
         """The sums of each query, extended by whole lists of its own, (b, l)."""
@@ -270,7 +273,8 @@ class _Measuring:
         read = sizes.whole(strata.counts) & (strata.counts > 0)
         whole = self._with_lists(left, read & ~left.own)
         draw = Draw.of(self.random, strata, sizes)
-        drawn = self._looker.read(draw, self.population.rows(draw), self.random, len(left.numbers))
+        rows, guided = self.population.rows(draw), left.guide is not None
+        drawn = self._looker.read(draw, rows, self.random, len(left.numbers), guided=guided)
         reading, before, own = (left.asked, left.beside, left.guide), left.known.scored, left.own | read
         return looked(self._looker, drawn, *reading, whole=whole, before=before, own=own)
 

@@ -28,6 +28,7 @@ LOG_MASS = 0.05  # the largest error of the log mass
 HARMLESS, SLIGHT = 0.1, 0.4  # errors below these shares of the tolerance, and of LOG_MASS, do not count
 ALIKE = 32  # how many lists on each side tell how much logits vary in a list
 MISSED = 0.25  # how far off the foretold mass of a list is, for a variance of logits of 1; of smaller ones less
+WORTH = 0.1  # the share of the rows that something has to be known of, so that it pays to correct what they tell
 UNSURE = 0.001  # the share of a variance that is left at least, whatever a guide is thought to save
 DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
 TINY = np.finfo(np.float64).tiny
@@ -233,7 +234,8 @@ def guide_of(index: ListIndex, population: Population, tilt: Tilt, own: Flags, l
     """
     lists = index.quick
     held = (population.counts == lists.counts) & (population.counts > 0)
-    if isinstance(lists.values, Shares) or not held.any() or not linear.any():
+    few = population.counts[held].sum() <= WORTH * population.counts.sum()
+    if isinstance(lists.values, Shares) or few or not linear.any():
         return None
     guided = held & ~own & linear[:, None]
     return Guide(np.where(guided, tilt.logs.astype(np.float64) - logarithm(lists.counts), -np.inf), tilt.peaks)

@@ -131,31 +131,36 @@ def _sums_of_one(e: Reals, values: Reals, draw: Draw) -> Reals:
 
 
 class VectorColumns:
-    """Vectors, in float32, as differences from the centres of their strata; `free` counts columns that are independent.
+    """Vectors, in float32, as differences from centres of their strata; `free` counts columns that are independent.
 
     Totals of several queries are summed in float64; for one, float32 adds up runs of rows, and float64 these.
     """
 
     def __init__(
-        self, apart: Reals, centres: Reals, draw: Draw, squares: Reals, crossed: Reals, *, free: int | None = None
+        self,
+        apart: Reals,
+        draw: Draw,
+        squares: Reals,
+        *,
+        centres: Reals | None = None,
+        crossed: Reals | None = None,
+        free: int | None = None,
     ) -> None:
         self._padded, self._apart = apart, apart[: len(squares)]  # t, (r, p), before ABREAST rows of 0
-        self._centres, self._draw = centres, draw  # (s, p)
-        self._squares, self._crossed = squares, crossed  # ‖t‖², and t·centre, (r,) each
+        self._draw, self._squares = draw, squares  # ‖t‖², (r,)
+        self._centres, self._crossed = centres, crossed  # (s, p), and t·centre, (r,); None where all centres are 0
         self.free = apart.shape[1] if free is None else free
 
     @classmethod
     def of(cls, values: Reals, draw: Draw, *, free: int | None = None) -> "VectorColumns":
         """Vectors, (r, p), with 0 for the centres of all strata."""
-        centres, padded = (
-            np.zeros((len(draw.sizes), values.shape[1]), values.dtype),
-            np.pad(values, ((0, ABREAST), (0, 0))),
-        )
-        return cls(padded, centres, draw, np.einsum("rp,rp->r", values, values), np.zeros(len(values)), free=free)
+        return cls(np.pad(values, ((0, ABREAST), (0, 0))), draw, np.einsum("rp,rp->r", values, values), free=free)
 
     def total(self, u: Floats, g: Floats) -> Floats:
         """Σ u·t + g·centre, by weights of rows, (b, r) each -> (b, p)."""
-        found: Floats = self._draw.by_stratum(g) @ self._centres.astype(np.float64)
+        found = np.zeros((len(u), self._apart.shape[1]))
+        if self._centres is not None:
+            found += self._draw.by_stratum(g) @ self._centres.astype(np.float64)
         if len(u) == 1:
             found += summed_in_runs(library_of(self._apart), u.astype(self._apart.dtype), self._apart)
             return found
@@ -166,7 +171,7 @@ class VectorColumns:
 
     def distances(self, means: Floats) -> Floats:
         """‖v − mean‖² of each row for means (b, p), (b, r)."""
-        values = self._apart + self._centres[self._draw.owners]
+        values = self._apart if self._centres is None else self._apart + self._centres[self._draw.owners]
         if len(means) == 1:
             apart = values - means.astype(values.dtype)
             found: Floats = np.einsum("rp,rp->r", apart, apart)[None].astype(np.float64)
@@ -176,14 +181,17 @@ class VectorColumns:
     def varied(self, u: Floats, g: Floats, means: Floats, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
         """Σ ‖y‖² and ‖Σ y‖² over the rows of each stratum, (b, s) each, and sums of groups, (b, GROUPS, p).
 
-        y is u·t + g·(centre − mean), with weights of rows, (b, r). For one query, several threads sum some rows each.
+        y is u·t + g·(centre − mean), with weights of rows, (b, r), which are the same where all centres are 0. For one
+        query, several threads sum some rows each.
         """
+        far = np.square(means).sum(1)[:, None] if self._centres is None else _distances(self._centres, means)
         if len(u) > 1:
-            return self._varied_of_many(u, g, means, pairs)
-        kind, draw, away = self._apart.dtype, self._draw, (self._centres - means).astype(self._apart.dtype)
-        parts, far = list(draw.parts(max(1, away.shape[1] // WIDTH))), _distances(self._centres, means)
+            return self._varied_of_many(u, g, means, far, pairs)
+        kind, draw, mean = self._apart.dtype, self._draw, means[0].astype(self._apart.dtype)
+        away = None if self._centres is None else self._centres - mean
+        parts = list(draw.parts(max(1, len(mean) // WIDTH)))
         inside, squares = np.empty((2, 1, len(draw.sizes)))
-        groups = np.zeros((len(parts), GROUPS, away.shape[1]), kind)  # in float32: a variance to a few percent
+        groups = np.zeros((len(parts), GROUPS, len(mean)), kind)  # in float32: a variance to a few percent
 
         def vary(first: int, last: int) -> None:
             for number, (some, rows, part) in enumerate(parts[first:last], first):
@@ -191,24 +199,37 @@ class VectorColumns:
                 one, count = u[0, rows].astype(kind), rows.stop - rows.start
                 sums = _sums_of_one(one, self._padded[rows.start : rows.stop + -count % ABREAST], part)
                 squares[:, some] += np.einsum("sp,sp->s", sums, sums)
-                groups[number] = pairs.of_one(one, some, rows, part) @ self._apart[rows]
-                groups[number] += pairs.of_strata(g[0, rows], some, rows, part).astype(kind) @ away[some]
+                matrix = pairs.of_one(one, some, rows, part)
+                groups[number] = matrix @ self._apart[rows]
+                if away is None:
+                    groups[number] -= matrix.sum(1)[:, None] * mean
+                else:
+                    groups[number] += pairs.of_strata(g[0, rows], some, rows, part).astype(kind) @ away[some]
 
         shared(vary, 0, len(parts))
         return inside, np.maximum(squares, 0.0), groups.sum(0, dtype=np.float64)[None]
 
-    def _varied_of_many(self, u: Floats, g: Floats, means: Floats, pairs: Pairs) -> tuple[Floats, Floats, Floats]:
+    def _varied_of_many(
+        self, u: Floats, g: Floats, means: Floats, far: Floats, pairs: Pairs
+    ) -> tuple[Floats, Floats, Floats]:
         """What `varied` returns, for several queries."""
-        draw, kind, far = self._draw, self._apart.dtype, _distances(self._centres, means)
+        draw, kind = self._draw, self._apart.dtype
         inside, squares = np.empty((2, len(u), len(draw.sizes)))
-        weights, others = np.empty((2, len(self._apart), len(u)), kind)
+        weights = np.empty((len(self._apart), len(u)), kind)
+        others = weights if self._centres is None else np.empty_like(weights)
         for some, rows, part in draw.parts(len(u)):
-            weights[rows], others[rows] = u[:, rows].T, g[:, rows].T
+            weights[rows] = u[:, rows].T
+            if self._centres is not None:
+                others[rows] = g[:, rows].T
             inside[:, some], squares[:, some] = self._of_part(u, g, means, far, some, rows, part)
         squares += draw.squares(weights, self._apart)
-        centres = np.pad(self._centres, ((0, 0), (0, 1)), constant_values=1.0)[draw.owners]
-        found, more = pairs.sums(weights, self._apart, draw), pairs.sums(others, centres, draw)
-        found += more[:, :, :-1] - more[:, :, -1:] * means[:, None].astype(kind)
+        found, ones = pairs.sums(weights, self._apart, draw), np.ones((len(draw.owners), 1), kind)
+        if self._centres is None:
+            more = pairs.sums(others, ones, draw)
+        else:
+            more = pairs.sums(others, np.concatenate([self._centres[draw.owners], ones], axis=1), draw)
+            found += more[:, :, :-1]
+        found -= more[:, :, -1:] * means[:, None].astype(kind)
         return inside, np.maximum(squares, 0.0), found.astype(np.float64)
 
     def _of_part(
@@ -216,11 +237,16 @@ class VectorColumns:
     ) -> tuple[Floats, Floats]:
         """Σ ‖y‖² over the rows of each stratum of a part, (b, s), and ‖Σ y‖² but for ‖Σ u·t‖².
 
-        `far` is ‖centre − mean‖² of all strata.
+        `far` is ‖centre − mean‖² of all strata, (b, s), or (b, 1) where all centres are 0.
         """
-        mine, more, t, far = u[:, rows], g[:, rows], self._apart[rows], far[:, some]
-        crossed = mine * (self._crossed[rows] - means.astype(t.dtype) @ t.T)  # u·t·(centre − mean)
-        each = mine * mine * self._squares[rows] + more * more * far[:, part.owners]
+        mine, more, t = u[:, rows], g[:, rows], self._apart[rows]
+        crossed = -(means.astype(t.dtype) @ t.T).astype(np.float64)  # t·(centre − mean)
+        each = far
+        if self._crossed is not None:
+            far = far[:, some]
+            crossed, each = crossed + self._crossed[rows], far[:, part.owners]
+        crossed *= mine
+        each = mine * mine * self._squares[rows] + more * more * each
         each *= 1.0 + LOST * float(np.finfo(t.dtype).eps)  # what rounding takes from it must not make it smaller
         each += 2.0 * more * crossed
         mass = part.by_stratum(more)
