@@ -136,12 +136,15 @@ class Looker:
         assert self.means is not None
         # No row is thought to weigh more than the heaviest that was read.
         c = np.where(own, 0.0, np.exp(np.minimum(guide.logs - peak[:, None], 0.0)))
-        masses, lists = c * self.counts, draw.strata[draw.owners]
-        mine, x = c[:, lists], logits - (guide.peaks - peak[:, None])[:, lists]
-        u = e - mine
-        mine *= x
-        mine[np.isneginf(logits)] = 0.0  # the row of a list that was read whole
-        return RowWeights(e, u, u - mine, masses.sum(1), masses @ self.means)
+        masses, middles = c * self.counts, guide.peaks[:, draw.strata] - peak[:, None]
+        c, u, g = c[:, draw.strata], np.empty_like(e), np.empty_like(e)
+        for some, rows, part in draw.parts(len(e)):
+            mine = c[:, some][:, part.owners]
+            np.subtract(e[:, rows], mine, out=u[:, rows])
+            x = logits[:, rows] - middles[:, some][:, part.owners]
+            np.multiply(mine, x, out=mine, where=mine > 0)  # a row of a list that was read whole has no logit
+            np.subtract(u[:, rows], mine, out=g[:, rows])
+        return RowWeights(e, u, g, masses.sum(1), masses @ self.means)
 
     def _values(self, rows: Rows, draw: Draw, queries: int, guided: bool) -> Columns:
         """The values of some rows, in these units; for one query, several threads read them."""
