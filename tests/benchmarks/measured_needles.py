@@ -94,12 +94,12 @@ def draws_seen(row: list[int], owner: list[int], seen: list[Seen]) -> Iterator[N
     look = measuring._Measuring._look
 
     def noted(self: Any, left: Any, sizes: Any) -> Any:
-        found, strata = look(self, left, sizes), left.values
+        found, strata = look(self, left, sizes), left.model.values
         if sizes.rows.any():
             place = owner[-1]
             whole = place < 0 or bool(left.own[0, place] or sizes.whole(strata.counts)[place])
             chance = 1.0 if whole else float(sizes.chances[place] * sizes.rows[place] / strata.counts[place])
-            seen.append(Seen(whole, chance, int(self._near(found).rows[0, 0]) == row[-1]))
+            seen.append(Seen(whole, chance, int(found.near(self.show).rows[0, 0]) == row[-1]))
         return found
 
     with patch.object(measuring._Measuring, "_look", noted):
