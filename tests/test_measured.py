@@ -15,7 +15,7 @@ import pytest
 import softkv
 from softkv.asking import lists as asking_lists
 from softkv.asking import route
-from softkv.index import looks, measuring, search
+from softkv.index import looks, measuring, search, strata
 from softkv.maths import blas
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Draw
@@ -266,7 +266,7 @@ def test_a_larger_draw_tells_where_a_small_one_needs_hardly_more_than_may_be_rea
     db, options = stores["cosine"], {"temperature": 12 * SMALL["cosine"], "tolerance": TOLERANCE}
     for name, rows in (("PILOT", 30), ("FEWEST", 10)):
         monkeypatch.setattr(measuring, name, rows)
-    monkeypatch.setattr(measuring, "guide_of", lambda *_: None)
+    monkeypatch.setattr(strata, "ENOUGH", ITEMS)
     monkeypatch.setattr("softkv.asking.sampled.worth_drawing", lambda *_: 1550.0)
     exact = db.lookup(QUERIES, **options | {"tolerance": 0})
     found: dict[bool, list[softkv.Answer]] = {}
@@ -328,8 +328,9 @@ def test_what_is_stated_is_of_the_confidence_that_was_asked_for(
         assert found.error_kind == "measured"
         return float(np.mean(found.rows_read))
 
+    monkeypatch.setattr(strata, "ENOUGH", 2)
     corrected = read(tolerance=0.05)
-    monkeypatch.setattr(measuring, "guide_of", lambda *_: None)
+    monkeypatch.setattr(strata, "ENOUGH", ITEMS)
     assert read(tolerance=0.05, confidence=0.8) < read(tolerance=0.05) < read(tolerance=0.05, confidence=0.99)
     assert corrected < read(tolerance=0.05) < read(tolerance=0.04)
 
@@ -552,7 +553,7 @@ def test_a_wrong_stratum_is_noticed(
     stores: dict[str, softkv.SoftKV], bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More answers miss what they state than chance allows for, where lists do not correct what rows tell."""
-    monkeypatch.setattr(measuring, "guide_of", lambda *_: None)
+    monkeypatch.setattr(strata, "ENOUGH", ITEMS)
     true = Draw._of.__func__  # type: ignore[attr-defined]
 
     def patched(cls: type[Draw], *given: Any) -> Draw:

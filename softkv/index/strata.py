@@ -28,6 +28,7 @@ LOG_MASS = 0.05  # the largest error of the log mass
 HARMLESS, SLIGHT = 0.1, 0.4  # errors below these shares of the tolerance, and of LOG_MASS, do not count
 ALIKE = 32  # how many lists on each side tell how much logits vary in a list
 MISSED = 0.25  # how far off the foretold mass of a list is, for a variance of logits of 1; of smaller ones less
+ENOUGH = 64  # rows of a list that corrects what drawn ones tell: the few of a smaller one are too unlike its statistics
 WORTH = 0.1  # the share of the rows that something has to be known of, so that it pays to correct what they tell
 UNSURE = 0.001  # the share of a variance that is left at least, whatever a guide is thought to save
 DOUBTED = 2.0  # a variance seen in a few rows is multiplied by this
@@ -233,7 +234,7 @@ def guide_of(index: ListIndex, population: Population, tilt: Tilt, own: Flags, l
     queries are those for which the mean of its logits is what statistics say, (b,) `linear`.
     """
     lists = index.quick
-    held = (population.counts == lists.counts) & (population.counts > 0)
+    held = (population.counts == lists.counts) & (population.counts >= ENOUGH)
     few = population.counts[held].sum() <= WORTH * population.counts.sum()
     if isinstance(lists.values, Shares) or few or not linear.any():
         return None
