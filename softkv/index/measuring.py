@@ -19,6 +19,7 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.looks import FARTHEST, Look, Looker, looked, scored
+from softkv.index.opening import likeliest
 from softkv.index.search import Asked, Estimate, Readable, both, each_array, part_of, read_lists, tail_of, together
 from softkv.index.strata import LOG_MASS, Guide, Model, Population, Variances, advice, first_lists, guide_of, seen_tilt
 from softkv.maths.blas import shared
@@ -135,7 +136,7 @@ class _Measuring:
         """The answers that can be measured; the others are not sure."""
         beside = replace(beside, value=(beside.value - self.units.middle) / self.units.size)
         tilt = asked.tilt if self.tells else self._seen(asked)
-        first = first_lists(self.index, self.population, tilt)
+        first = first_lists(self.population, asked.likely if self.tells else likeliest(self.index.quick, tilt))
         tail = tail_of(self.index, self.arena, asked, self.show)
         known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
         seen = self._known(known.blend, asked.added, beside)

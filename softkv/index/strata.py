@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from softkv.index.lists import ListIndex
-from softkv.index.opening import FIRST, likeliest
+from softkv.index.opening import FIRST
 from softkv.maths.farfield import Tilt, critical, logarithm
 from softkv.maths.sampling import Elsewhere
 from softkv.maths.shares import Shares
@@ -169,9 +169,9 @@ def _around(x: Floats) -> Floats:
     return found
 
 
-def first_lists(index: ListIndex, population: Population, tilt: Tilt) -> Counts:
-    """The lists that are likeliest to hold the best rows of each query, (b, FIRST)."""
-    likely = np.where(population.counts > 0, likeliest(index.quick, tilt), -np.inf)
+def first_lists(population: Population, likely: Reals) -> Counts:
+    """The lists that are likeliest to hold the best rows of each query, (b, FIRST), by these logits, (b, l)."""
+    likely = np.where(population.counts > 0, likely, -np.inf)
     some = min(FIRST, likely.shape[1])
     return np.argpartition(-likely, some - 1, axis=1)[:, :some]
 

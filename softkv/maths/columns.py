@@ -215,19 +215,16 @@ class VectorColumns:
         """What `varied` returns, for several queries."""
         draw, kind = self._draw, self._apart.dtype
         inside, squares = np.empty((2, len(u), len(draw.sizes)))
-        weights = np.empty((len(self._apart), len(u)), kind)
-        others = weights if self._centres is None else np.empty_like(weights)
+        weights, ones = np.empty((len(self._apart), len(u)), kind), np.ones((len(self._apart), 1), kind)
+        others, given = weights, ones
+        if self._centres is not None:
+            others, given = np.empty_like(weights), np.concatenate([self._centres[draw.owners], ones], axis=1)
         for some, rows, part in draw.parts(len(u)):
-            weights[rows] = u[:, rows].T
-            if self._centres is not None:
-                others[rows] = g[:, rows].T
+            weights[rows], others[rows] = u[:, rows].T, g[:, rows].T
             inside[:, some], squares[:, some] = self._of_part(u, g, means, far, some, rows, part)
         squares += draw.squares(weights, self._apart)
-        found, ones = pairs.sums(weights, self._apart, draw), np.ones((len(draw.owners), 1), kind)
-        if self._centres is None:
-            more = pairs.sums(others, ones, draw)
-        else:
-            more = pairs.sums(others, np.concatenate([self._centres[draw.owners], ones], axis=1), draw)
+        found, more = pairs.sums(weights, self._apart, draw), pairs.sums(others, given, draw)
+        if self._centres is not None:
             found += more[:, :, :-1]
         found -= more[:, :, -1:] * means[:, None].astype(kind)
         return inside, np.maximum(squares, 0.0), found.astype(np.float64)
