@@ -195,8 +195,9 @@ def looked(
     those of lists of which each query has read all rows, (b, l) `own`.
     """
     logits, draw, units = scored(asked, drawn.rows), drawn.draw, looker.units
-    if len(logits) > 1:
-        logits[own[:, draw.strata[draw.owners]]] = -np.inf
+    again = own[:, draw.strata]
+    if again.any():
+        logits[again[:, draw.owners]] = -np.inf
     peak = np.maximum(whole.blend.peak, logits.max(axis=1, initial=-np.inf)).astype(np.float64)
     peak = np.where(np.isfinite(peak), peak, 0.0)
     moved: Floats = np.subtract(logits, peak[:, None], dtype=np.float64)
