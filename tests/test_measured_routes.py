@@ -14,6 +14,7 @@ import softkv
 from softkv.asking import route, sampled
 from softkv.index import measuring, strata
 from softkv.index.strata import LOG_MASS, SOFT, Population, Variances
+from softkv.maths import sampling
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Strata
 from tests.stores import with_secret
@@ -289,7 +290,11 @@ def test_each_draw_after_one_that_failed_aims_at_less() -> None:
 def test_variances_are_raised_to_what_lists_foretell_and_never_lowered(
     db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A variance of four times what the rows tell makes each error twice as large; a twentieth is stated at least."""
+    """A variance of four times what the rows tell makes each error twice as large; a twentieth is stated at least.
+
+    So it is as long as few rows tell of it: many would rule it out.
+    """
+    monkeypatch.setattr(sampling, "MANY", np.inf)
     estimate, seen = measuring._Measuring._estimate, list[int]()
 
     def noted(self: Any, look: Any, thought: Any, unguided: Any) -> Any:

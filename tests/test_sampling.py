@@ -537,13 +537,23 @@ def test_nothing_is_known_where_nothing_was_found() -> None:
 
 
 def test_variances_are_not_lowered_by_what_was_thought() -> None:
-    """They are raised."""
+    """They are raised, but not beyond what drawn rows rule out, if a variance is known from many of them."""
     population = Population(11)
     strata = population.strata()
-    found = population.sample(np.random.default_rng(0), strata, strata.sizes(100.0))
-    error = found.of_value.error(0.95)
-    raised = found.of_value.at_least(4.0 * found.of_value.variance)
-    assert raised.error(0.95) == pytest.approx(2.0 * error)
-    assert found.of_value.at_least(0.1 * found.of_value.variance).error(0.95) == error
-    assert found.of_mass.raised(raised, found.of_value).error(0.95) == pytest.approx(2 * found.of_mass.error(0.95))
-    assert found.of_mass.raised(found.of_value, raised).error(0.95) == found.of_mass.error(0.95)
+    found = population.sample(np.random.default_rng(0), strata, strata.sizes(100.0)).of_value
+    few, many = (replace(found, degrees=np.array([degrees])) for degrees in (29.0, 40.0))
+    for one, most in ((few, np.inf), (many, 40 / stats.chi2.ppf(0.001, 40))):
+        error = one.error(0.95)
+        for times in (0.1, 0.9, 1.5, 4.0, 100.0):
+            raised = one.at_least(times * one.variance)
+            assert raised.error(0.95) == pytest.approx(np.sqrt(np.clip(times, 1.0, most)) * error, rel=0.03)
+            assert (raised.variance >= one.variance).all()
+        for part in ([4.0, 0.0], [0.0, 4.0]):
+            raised = one.at_least(part * one.variance)
+            assert 1.0 < raised.variance.sum() / one.variance.sum() < min(4.0, 1.05 * most)
+            assert (raised.variance >= one.variance).all()
+    nothing = replace(found, variance=np.zeros((1, 2)), degrees=np.zeros(1))
+    assert nothing.at_least(np.ones((1, 2))).variance.tolist() == [[1.0, 1.0]]
+    raised = few.at_least(4.0 * few.variance)
+    assert few.raised(raised, few).error(0.95) == pytest.approx(2.0 * few.error(0.95))
+    assert few.raised(few, raised).error(0.95) == few.error(0.95)

@@ -40,10 +40,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from softkv.maths.columns import Columns, Pairs
-from softkv.maths.quantiles import quantile
+from softkv.maths.quantiles import KNOWN, quantile
 from softkv.maths.strata import Draw
 from softkv.ndarrays import AnyArray, Floats
 
+RULED_OUT, MANY = 0.999, 30.0  # a variance of so many degrees is not raised beyond what it is below, so sure
 MOSTLY = 0.5  # the sum of squared shares of groups from which on a few of them are most of the variance
 TINY = np.finfo(np.float64).tiny
 
@@ -74,8 +75,20 @@ class Deviation:
         return cls.of(draw, squares, np.square(sums), mass)
 
     def at_least(self, variance: Floats) -> "Deviation":
-        """The deviation with no smaller variance than this, (b, 2): the drawn rows may miss what matters."""
-        return replace(self, variance=np.maximum(self.variance, variance))
+        """The deviation with no smaller variance than this, (b, 2): the drawn rows may miss what matters.
+
+        It is raised no further than to what many of them rule out.
+        """
+        more = np.maximum(variance - self.variance, 0.0)
+        most = (self._limits - 1.0) * np.maximum(self.variance.sum(1), TINY)
+        share = np.minimum(most / np.maximum(more.sum(1), TINY), 1.0)
+        return replace(self, variance=self.variance + share[:, None] * more)
+
+    @property
+    def _limits(self) -> Floats:
+        """How many times V the variance is at most, (b,): μ/χ²(μ) if y were normal; unlimited for few degrees."""
+        degrees = [found if found >= MANY else 0.0 for found in self.degrees.tolist()]
+        return np.array([quantile(KNOWN, RULED_OUT, found) if found else np.inf for found in degrees])
 
     def raised(self, thought: "Deviation", found: "Deviation") -> "Deviation":
         """The deviation with its variance raised by the ratio of the `thought` to the `found` one, if above 1."""
