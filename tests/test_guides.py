@@ -8,7 +8,7 @@ import pytest
 
 import softkv
 from softkv.index import looks, measuring, strata
-from softkv.maths.strata import Draw
+from softkv.maths.strata import Draw, Strata
 
 from .databases import measured_always
 from .test_measured import QUERIES, TOLERANCE, assert_kept, keys_of
@@ -147,3 +147,32 @@ def test_small_lists_correct_nothing(
             if left.guide is not None:
                 assert self.population.counts[left.guide.guides[0]].min() >= enough
             assert (left.guide is None or left.guide.guides.sum() < 0.5 * len(self.population.counts)) == few
+
+
+def test_a_query_whose_variance_is_foretold_is_aimed_nearer_to_its_tolerance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the variance that is allowed, more is used up; not so if some rows of each list are masked."""
+    goals, enough = list[float](), Strata.enough
+
+    def noted(self: Any, some: Any, *given: Any, **options: Any) -> Any:
+        goals.append(float(some[0]))
+        return enough(self, some, *given, **options)
+
+    def first_goal(query: Any, share: float, **options: Any) -> float:
+        monkeypatch.setattr(measuring, "STEADY", share)
+        goals.clear()
+        db.lookup(query, tolerance=0.01, **options)
+        return goals[0]
+
+    monkeypatch.setattr(Strata, "enough", noted)
+    with made(tmp_path / "s", "cosine") as db:
+        for options, nearer in (({}, True), ({"mask": np.arange(len(db)) % 3 > 0}, False)):
+            pairs = [
+                [first_goal(query, share, **options) for share in (0.95, 0.85)]
+                for query in QUERIES[: 80 if nearer else 10]
+            ]
+            ratios = [near / far for near, far in pairs]
+            steady = [ratio > 1.0 for ratio in ratios]
+            assert any(steady) == nearer
+            assert ratios == pytest.approx(np.where(steady, (0.95 / 0.85) ** 2, 1.0))

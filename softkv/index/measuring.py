@@ -33,7 +33,7 @@ from softkv.ndarrays import Flags, Floats, Rows
 PILOT, FEWEST = 2000, 100  # rows of the first draw; at least so many, if drawn rows have a small part in an answer
 LEAST = 0.25  # the share of that which a later draw takes at least: a few rows do not tell how far they are off
 AIMS = 0.85, 0.65, 0.35, 0.15  # the share of the tolerance to aim at, and the next ones where chance went beyond it
-STEADY = 0.95  # the share to aim at first where the first draw tells of no more variance than lists foretell
+STEADY = 0.95  # the first one where lists correct rows, and the first draw tells of no more variance than they foretell
 MORE = 8.0  # variances from the second draw are assumed to be so many times better known than from the first
 FLOOR = 0.05  # the least error to state, as a share of the tolerance: if nearly all is read, little variation is seen
 VARIED = 0.1  # the largest standard deviation of the mass, as a share of it: beyond, a ratio to it would be biased
@@ -212,8 +212,8 @@ class _Measuring:
         unclear, spent = np.zeros(0, np.int64), tried
         for number, share in enumerate(AIMS):
             aim, known = np.full(len(told.mass), share), 1.0 if number else MORE
-            if not number and self.tells:  # what is foretold is stated unless rows exceed it, which they then seldom do
-                aim[(told.of_value.variance <= thought).all(1)] = STEADY
+            if not number and left.guide is not None:  # many rows seldom tell of more variance then
+                aim[(told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)] = STEADY
             room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
             corrected = left.model.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, model=replace(left.model, values=corrected))
