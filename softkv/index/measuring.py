@@ -210,10 +210,11 @@ class _Measuring:
         left, told = self._corrected(left, look)
         everyone, advised, thought = left, left, left.model.values.variance(pilot)
         unclear, spent = np.zeros(0, np.int64), tried
-        for number, share in enumerate(AIMS):
-            aim, known = np.full(len(told.mass), share), 1.0 if number else MORE
-            if not number and left.guide is not None:  # many rows seldom tell of more variance then
-                aim[(told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)] = STEADY
+        steady: Flags = np.zeros(len(tried), np.bool_)
+        if left.guide is not None:  # many rows seldom tell of more variance then
+            steady = (told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)
+        for number, (early, share) in enumerate(zip((STEADY, *AIMS), AIMS, strict=False)):
+            aim, known = np.where(steady, early, share), 1.0 if number else MORE
             room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
             corrected = left.model.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, model=replace(left.model, values=corrected))
@@ -226,7 +227,7 @@ class _Measuring:
             if not number:
                 unclear = np.flatnonzero((ratios > 1.0) & (ratios <= CLOSE))
             some = np.flatnonzero(ratios <= 1.0)
-            left, advised, tried = left.of(some), advised.of(some), tried[some]
+            left, advised, tried, steady = left.of(some), advised.of(some), tried[some], steady[some]
             if not len(some):
                 break
             look = self._look(left, sizes)
@@ -238,6 +239,7 @@ class _Measuring:
                 break
             told, thought = _cut(look.told, rest), left.model.values.variance(sizes)[rest]
             left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
+            steady = steady[rest]
         if len(unclear):
             again = everyone.of(unclear)
             larger = self._pilot(again, SURER * rows)
