@@ -39,7 +39,7 @@ FLOOR = 0.05  # the least error to state, as a share of the tolerance: if nearly
 VARIED = 0.1  # the largest standard deviation of the mass, as a share of it: beyond, a ratio to it would be biased
 MOST_WANTED = 1e100  # its square is still a float
 DOUBTED = 3.0  # nothing is drawn if so many times as many rows seem needed as may be read
-SURER, CLOSE = 4.0, 1.5  # a first draw is repeated, with so many times as many rows, if V seems so many times too large
+SURER, CLOSE = 4.0, 2.0  # a first draw is repeated, with so many times as many rows, if V seems so many times too large
 SEEN = 4  # rows of each list that stand for it if its statistics do not apply
 TOGETHER, HELD = 64, 1 << 23  # queries that share a draw, and logits that are held at once by each thread
 TINY = np.finfo(np.float64).tiny
@@ -210,9 +210,9 @@ class _Measuring:
         left, told = self._corrected(left, look)
         everyone, advised, thought = left, left, left.model.values.variance(pilot)
         unclear, spent = np.zeros(0, np.int64), tried
-        steady: Flags = np.zeros(len(tried), np.bool_)
+        steady = np.zeros(len(tried), np.bool_)
         if left.guide is not None:  # many rows seldom tell of more variance then
-            steady = (told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)
+            steady[:] = (told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)
         for number, (early, share) in enumerate(zip((STEADY, *AIMS), AIMS, strict=False)):
             aim, known = np.where(steady, early, share), 1.0 if number else MORE
             room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
