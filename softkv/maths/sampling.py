@@ -87,8 +87,8 @@ class Deviation:
     @property
     def _limits(self) -> Floats:
         """How many times V the variance is at most, (b,): μ/χ²(μ) if y were normal; unlimited for few degrees."""
-        degrees = [found if found >= MANY else 0.0 for found in self.degrees.tolist()]
-        return np.array([quantile(KNOWN, RULED_OUT, found) if found else np.inf for found in degrees])
+        known = self.degrees.tolist()
+        return np.array([quantile(KNOWN, RULED_OUT, degrees) if degrees >= MANY else np.inf for degrees in known])
 
     def raised(self, thought: "Deviation", found: "Deviation") -> "Deviation":
         """The deviation with its variance raised by the ratio of the `thought` to the `found` one, if above 1."""
