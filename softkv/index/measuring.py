@@ -96,17 +96,30 @@ class _Open:
     own: Flags  # (b, l), the lists that each reads in any case
     known: Near  # the sums over these, and over rows of no list
     beside: Elsewhere  # in the units of the lists
-    model: Model  # the current one of the other lists
-    plain: Model  # the first one of them, where drawn rows are not corrected
+    advised: Model  # what is thought of the other lists,
+    model: Model  # with variances as large as drawn rows tell,
+    plain: Model  # and where drawn rows are not corrected
     guide: Guide | None
+    tried: Rows  # (b,), how many rows were compared that are not part of an answer
+    steady: Flags  # (b,), whether the first draw told of no more variance than lists that correct rows foretell
 
     def of(self, some: Rows) -> "_Open":
         """Some of them."""
         if len(some) == len(self.numbers):
             return self
-        asked, own, known = part_of(self.asked, some), self.own[some], _cut(self.known, some)
-        models, guide = (self.model.of(some), self.plain.of(some)), self.guide and self.guide.of(some)
-        return _Open(self.numbers[some], asked, own, known, self.beside.of(some), *models, guide)
+        return _Open(
+            numbers=self.numbers[some],
+            asked=part_of(self.asked, some),
+            own=self.own[some],
+            known=_cut(self.known, some),
+            beside=self.beside.of(some),
+            advised=self.advised.of(some),
+            model=self.model.of(some),
+            plain=self.plain.of(some),
+            guide=self.guide and self.guide.of(some),
+            tried=self.tried[some],
+            steady=self.steady[some],
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +163,9 @@ class _Measuring:
         everyone, linear = np.arange(len(nothing)), self._linear(asked, beside)
         guide = guide_of(self.index, self.population, tilt, thought.own, linear)
         model = thought.plain if guide is None else thought.guided.where(guide.guides, thought.plain)
-        left = _Open(everyone, asked, thought.own, known, beside, model, thought.plain, guide)
+        tried = 0 if self.tells else int(np.minimum(self.population.counts, SEEN).sum())
+        of_draws = guide, np.full(len(everyone), tried), np.zeros(len(everyone), np.bool_)
+        left = _Open(everyone, asked, thought.own, known, beside, model, model, thought.plain, *of_draws)
         read = self.listed * (thought.own @ self.population.counts)
         # A query that needs most of the allowed rows leaves little to draw for the others.
         left = left.of(np.flatnonzero(self._promising(model, beside) & (read <= self.most / min(2, len(read)))))
@@ -163,8 +178,7 @@ class _Measuring:
         others = left.own.copy()
         np.put_along_axis(others, first[left.numbers], False, axis=1)
         left = replace(left, known=self._with_lists(left, others))
-        tried = 0 if self.tells else int(np.minimum(self.population.counts, SEEN).sum())
-        return self._measured(left, found, (rows, pilot), most, LEAST * rows, np.full(len(left.numbers), tried))
+        return self._measured(left, found, (rows, pilot), most, LEAST * rows)
 
     def _known(self, read: Blend, added: Floats, beside: Elsewhere) -> Elsewhere:
         """The sums over the rows that were read and rows beside, with logits counted as in the lists."""
@@ -197,25 +211,19 @@ class _Measuring:
         return values.sizes(rows, values.alone(rows))
 
     def _measured(
-        self, left: _Open, found: Estimate, first: tuple[float, Sizes], most: float, least: float, tried: Rows
+        self, left: _Open, found: Estimate, first: tuple[float, Sizes], most: float, least: float
     ) -> Estimate:
         """The answers, with those filled in that can be measured by drawing from `least` to about `most` rows.
 
         The `first` draw takes about so many rows. By chance it may make a need look larger than it is: where that is
-        hardly too large, a larger one tells. So many were `tried` before, (b,).
+        hardly too large, a larger one tells.
         """
         rows, pilot = first
-        look = self._look(left, pilot)
-        tried = tried + look.compared
-        left, told = self._corrected(left, look)
-        everyone, advised, thought = left, left, left.model.values.variance(pilot)
-        unclear, spent = np.zeros(0, np.int64), tried
-        steady = np.zeros(len(tried), np.bool_)
-        if left.guide is not None:  # many rows seldom tell of more variance then
-            steady[:] = (told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)
+        left, told, thought = self._piloted(left, pilot)
+        everyone, unclear = left, np.zeros(0, np.int64)
         for number, (early, share) in enumerate(zip((STEADY, *AIMS), AIMS, strict=False)):
-            aim, known = np.where(steady, early, share), 1.0 if number else MORE
-            room = most if number < 2 else max(most - float(tried.max()), 1.0)  # for a third what two have left over
+            aim, known = np.where(left.steady, early, share), 1.0 if number else MORE
+            room = most if number < 2 else max(most - float(left.tried.max()), 1.0)  # what two draws have left over
             corrected = left.model.values.scaled(np.maximum(told.of_value.variance / np.maximum(thought, TINY), 1.0))
             left = replace(left, model=replace(left.model, values=corrected))
             goals, allowed = (
@@ -226,26 +234,37 @@ class _Measuring:
             sizes, ratios = left.model.values.enough(goals, room, also=(left.model.masses, allowed), least=least)
             if not number:
                 unclear = np.flatnonzero((ratios > 1.0) & (ratios <= CLOSE))
-            some = np.flatnonzero(ratios <= 1.0)
-            left, advised, tried, steady = left.of(some), advised.of(some), tried[some], steady[some]
-            if not len(some):
+            left = left.of(np.flatnonzero(ratios <= 1.0))
+            if not len(left.numbers):
                 break
             look = self._look(left, sizes)
-            estimate = self._estimate(look, advised.model.foretold(sizes), advised.plain.foretold(sizes))
-            estimate = replace(estimate, tried=tried)
+            estimate = self._estimate(look, left.advised.foretold(sizes), left.plain.foretold(sizes))
+            estimate = replace(estimate, tried=left.tried)
             found = estimate if len(left.numbers) == len(found.sure) else _put(found, left.numbers, estimate)
             rest = np.flatnonzero(~estimate.sure)
             if not len(rest):
                 break
             told, thought = _cut(look.told, rest), left.model.values.variance(sizes)[rest]
-            left, advised, tried = left.of(rest), advised.of(rest), (tried + look.compared)[rest]
-            steady = steady[rest]
+            left = replace(left, tried=left.tried + look.compared).of(rest)
         if len(unclear):
             again = everyone.of(unclear)
             larger = self._pilot(again, SURER * rows)
             if larger.expected <= most / SURER:
-                return self._measured(again, found, (SURER * rows, larger), most, least, spent[unclear])
+                return self._measured(again, found, (SURER * rows, larger), most, least)
         return found
+
+    def _piloted(self, left: _Open, pilot: Sizes) -> tuple[_Open, Sampled, Floats]:
+        """The queries after a first draw, what it tells of them, and the variance that it was thought to have, (b, 2).
+
+        Many rows seldom tell of more variance than few did where lists correct them.
+        """
+        look = self._look(left, pilot)
+        left, told = self._corrected(replace(left, tried=left.tried + look.compared), look)
+        thought = left.model.values.variance(pilot)
+        steady = np.zeros(len(left.numbers), np.bool_)
+        if left.guide is not None:
+            steady[:] = (told.of_value.variance <= thought).all(1) & left.guide.guides.any(1)
+        return replace(left, steady=steady), told, thought
 
     def _corrected(self, left: _Open, look: Look) -> tuple[_Open, Sampled]:
         """The queries as they are asked from now on, and what a first draw tells of them.
@@ -264,7 +283,8 @@ class _Measuring:
         better &= np.square(told.mass / np.where(better, plain.mass, 1.0) - 1.0) <= AGREEING**2 * sum(of_masses)
         told = each_array(lambda x, y: np.where(better.reshape(-1, *[1] * (x.ndim - 1)), x, y), told, plain)
         guide = left.guide.where(better) if better.any() else None
-        return replace(left, model=left.model.where(better[:, None], left.plain), guide=guide), told
+        model = left.model.where(better[:, None], left.plain)
+        return replace(left, advised=model, model=model, guide=guide), told
 
     def _with_lists(self, left: _Open, lists: Flags) -> Near:
         """The sums of each query, extended by whole lists of its own, (b, l)."""
