@@ -121,6 +121,21 @@ def test_depths_are_those_of_a_store_without_the_one_that_asks(far: bool, monkey
     assert found.best == pytest.approx((keys[askers] @ keys[counted].T).max(1), rel=1e-5)
 
 
+@pytest.mark.parametrize("temperature", [0.4, 0.02, 0.001])
+def test_lists_are_opened_in_the_same_order_in_float32(temperature: float) -> None:
+    """At low temperatures most errors are smaller beside the largest than float32 has numbers for."""
+    keys, offsets = drawn()
+    lists = measured(lambda a, b: (keys[a:b], keys[a:b, :3]), offsets)
+    for query in keys[::500]:
+        wide, narrow = (
+            opening(some, tilted(some, query[None] / temperature), scale=1.0) for some in (lists, lists.narrow())
+        )
+        there = int((lists.counts > 1).sum())
+        assert (narrow.order[:, :there] == wide.order[:, :there]).all()
+        assert (lists.counts[narrow.order[0, there:]] <= 1).all()  # these are known without reading them
+        assert (np.diff(narrow.doubts) <= 0).all()
+
+
 def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:
     """Estimates of sets of lists are those of each set alone, also where a set is empty."""
     keys, offsets = drawn()

@@ -45,9 +45,10 @@ def opening(
     `made_of`, (l,), is how many rows lists were made of, if they have another number now. Errors were rehearsed with
     that number: with more rows the shape of a list, and so its error, stays the same.
     """
-    errors, total, log_mass = _errors(lists, tilt, lists.counts if made_of is None else made_of)
-    first = min(FIRST, errors.shape[1])
-    priority = np.where(lists.counts > 0, errors / np.maximum(lists.counts, 1), -1.0)
+    log_errors, total, log_mass = _log_errors(lists, tilt, lists.counts if made_of is None else made_of)
+    errors, first = np.exp(log_errors), min(FIRST, log_errors.shape[1])
+    # By their logarithms: at low temperatures most errors are so small beside the largest that they are 0 as floats.
+    priority = log_errors - logarithm(np.maximum(lists.counts, 1))
     likely = likeliest(lists, tilt) if likely is None else likely
     np.put_along_axis(priority, np.argpartition(-likely, first - 1, axis=1)[:, :first], np.inf, axis=1)
     order = np.argsort(-priority, axis=1)
@@ -127,10 +128,14 @@ def likeliest(lists: Lists, tilt: Tilt) -> Reals:
     return np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
 
 
-def _errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals]:
-    """The squared error that each list adds, (b, l), the mass it is a part of, (b,), and the logarithm of that."""
+def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals]:
+    """The logarithms of the squared errors that lists add, (b, l), the mass these are parts of, (b,), and its logarithm.
+
+    Errors and mass are relative to the largest mass of a list.
+    """
     peak = tilt.logs.max(1)
-    masses = np.exp(tilt.logs - peak[:, None])
+    logs = tilt.logs - peak[:, None]
+    masses = np.exp(logs)
     mass = masses.sum(1)
     apart = lists.distances(masses @ lists.values / mass[:, None])
     variances = np.minimum(tilt.variances * tilt.thaw * tilt.thaw, STEEP)
@@ -138,5 +143,5 @@ def _errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, R
     third = np.maximum(first - variances - variances * variances / 2, 0.0)
     beyond = variances - np.minimum(tilt.within, variances)
     count = np.clip(lists.counts, 1, np.maximum(made_of, 1))
-    errors = masses * masses / count * ((third + beyond * beyond / 2) * apart * apart + first * lists.noise)
-    return errors, mass, peak + logarithm(mass)
+    squares = ((third + beyond * beyond / 2) * apart * apart + first * lists.noise) / count
+    return np.where(lists.counts > 0, 2.0 * logs + logarithm(squares), -np.inf), mass, peak + logarithm(mass)
