@@ -105,6 +105,16 @@ def test_the_best_are_found_by_the_indexes_of_all_shards(cluster: Cluster) -> No
     assert found.weights[estimated, :5].sum(1) == pytest.approx(1.0)
 
 
+def test_more_of_the_best_than_a_shard_has_items_are_blended(cluster: Cluster) -> None:
+    """A shard whose items may all be among them names all, even where a lookup of all would be estimated."""
+    for k in (ITEMS // SHARDS + 100, ITEMS - 10):
+        exact, found = (cluster.lookup(QUERIES[:3], k=k, tolerance=tolerance) for tolerance in (0.0, TOLERANCE))
+        assert (found.scored == k).all()
+        assert found.effective == pytest.approx(exact.effective, rel=1e-3)
+        missed = np.abs(value_like(found, exact) - exact.value).reshape(len(found), -1).max(1)
+        assert (missed <= found.error + exact.error).all()
+
+
 @pytest.mark.parametrize("together", [True, False])
 def test_heads_are_estimated_over_shards(together: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What each head asks is a question like any other, also with a filter, and a mask where lists lie side by side."""

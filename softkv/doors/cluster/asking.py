@@ -102,7 +102,7 @@ def _together(
     for shard, (some, mask) in seen.items():
         others = beside[shard]
         own = others and replace(others, value=others.value[:, _places(whole, views[shard])])
-        part = _part(replace(asked, beside=own), some, mask)
+        part = _part(replace(_named(views[shard], asked), beside=own), some, mask)
         calls.append(partial(carrier.evidence, views[shard], part, len(whole.filled)))
     for (shard, (some, _)), found in zip(seen.items(), carrier.round(calls), strict=True):
         if isinstance(found, AllMasked):
@@ -169,6 +169,12 @@ def _closer(whole: WholeView, question: Question) -> Question:
         return question
     missed = (1.0 - question.confidence) / len(whole.filled)
     return replace(question, show=max(question.k + 1, question.show), confidence=1.0 - missed)
+
+
+def _named(view: Any, question: Question) -> Question:
+    """The question for a shard: where the k best may be all its items, it has to name them, and so to read all."""
+    few = question.k is not None and len(view.snapshot) <= question.k
+    return replace(question, tolerance=0.0) if few else question
 
 
 def _seen(whole: WholeView, shard: int, question: Question, allowed: Flags | None) -> tuple[Rows, Flags | None]:
