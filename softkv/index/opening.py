@@ -129,7 +129,7 @@ def likeliest(lists: Lists, tilt: Tilt) -> Reals:
 
 
 def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals]:
-    """The logarithms of the squared errors that lists add, (b, l), the mass these are parts of, (b,), and its logarithm.
+    """Logarithms of the squared errors that lists add, (b, l), the mass these are parts of, (b,), and its logarithm.
 
     Errors and mass are relative to the largest mass of a list.
     """
