@@ -141,6 +141,24 @@ def test_values_far_from_zero_are_estimated_as_well_as_others(large: None, tmp_p
             assert np.abs(estimated.spread / exact.spread - 1.0).max() < 0.2
 
 
+@pytest.mark.parametrize("offset", [30.0, 1000.0, 1500.0])
+def test_an_error_is_no_less_than_rounding_takes_of_large_logits(large: None, tmp_path: Path, offset: float) -> None:
+    """Keys are far from zero, so that the products with them are large, and differ by little."""
+    rng = np.random.default_rng(17)
+    keys = np.column_stack([np.full(ITEMS, offset), keys_of(rng, ITEMS)]).astype(np.float32)
+    values, queries = np.tanh(keys[:, 1].astype(float)), keys[::100] + np.float32(0.01)
+    with softkv.open(tmp_path / "s", compatibility="dot", temperature=1.0) as db:
+        db.add(vectors=keys, values=values)
+        db.build_index(temperatures=(0.5, 4.0))
+        found = db.lookup(queries, tolerance=0.01)
+    scores = queries.astype(float) @ keys.T.astype(float)
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    expected = weights @ values / weights.sum(1)
+    estimated = np.array(kinds(found)) == "calibrated"
+    assert estimated.mean() > 0.8
+    assert (np.abs(found.value - expected) <= found.error)[estimated].mean() > 0.93
+
+
 def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> None:
     """Both agree to rounding; a single Answer carries its error and its kind."""
     db = stores["cosine"]

@@ -84,7 +84,8 @@ def test_a_plan_that_takes_longer_than_a_scan_is_not_followed(
         ({"temperature": 1e-6}, "temperature 1e-06 was not rehearsed ("),
         ({"temperature": 50.0}, "temperature 50 was not rehearsed ("),
         ({"confidence": 0.9999}, "too few queries were rehearsed to be 99.99% sure; `softkv index build --queries`"),
-        ({"tolerance": 1e-9, "confidence": 0.975}, "no plan keeps within 1e-09 for 97.5%; a larger tolerance is kept"),
+        ({"tolerance": 1e-9}, "tolerance 1e-09 asks for all items"),
+        ({"tolerance": 1e-5, "confidence": 0.975}, "no plan keeps within 1e-05 for 97.5%; a larger tolerance is kept"),
     ],
     ids=lambda given: given if isinstance(given, str) else None,
 )

@@ -36,6 +36,7 @@ BROAD = 0.1  # the share of rows that is assumed to be read if no plan says how 
 GATHERED = 1 << 18  # numbers of keys that are gathered at once
 WORTH_THREADS = 4  # times GATHERED, from which on threads share the work
 ROUNDING = 2.0**-22  # of logits, as a share of them
+MOVED = 2.0**-25  # how far that usually moves a value, as a share of the value scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,8 +234,10 @@ class Asking:
             error = np.full(len(some), question.tolerance * self.view.snapshot.value_scale)
         if question.guarantee:
             error = error + rounding(self.view, answered, self.block.values, question, gathered=False)
-        else:  # where all values are alike, the tolerance may be less than sums lose
+        else:  # where all values are alike, or logits are large, the tolerance may be less than rounding takes
             error = np.maximum(error, summed(self.view, answered, self.block.values, question))
+            if self.k is None:
+                error = np.maximum(error, MOVED * np.abs(found.blend.peak) * self.view.snapshot.value_scale)
         numbers = isinstance(self.values, Numbers)
         return replace(
             Answers.of(answered, question.temperature, self.view.labels, len(self.view.snapshot), numbers=numbers),

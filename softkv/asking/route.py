@@ -59,6 +59,7 @@ BATCHED = 7  # a scan takes so many times less for one of many queries than for 
 LISTED = 2.0, 1.0
 SCATTERED = 4.0  # and when compared with a scan of few numbers
 TYPICAL = 22_000  # rows that an ordinary query draws
+FINEST = 1e-5  # a tolerance below this is one that rounding in float32 does not keep
 
 
 class Route(NamedTuple):
@@ -107,8 +108,8 @@ def _against_estimates(view: View, question: Question) -> str | None:
     """Why all items have to be read, even with an index."""
     if not len(question.queries) or is_cheap(view):
         return FEW
-    if not question.tolerance:
-        return "tolerance 0 asks for all items"
+    if question.tolerance < FINEST:
+        return f"tolerance {question.tolerance:g} asks for all items"
     masked = question.mask is not None and (
         array_of(question.mask, "rows of `mask`").ndim != 1 or not measures(view, question)
     )
