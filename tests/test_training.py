@@ -354,6 +354,21 @@ def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, m
     assert quadrants.fit(hold_out=0).items == 500
 
 
+def test_values_that_were_deleted_do_not_change_what_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deleted vector of 1e30 in a store larger than is looked at is as if it had never been there."""
+    monkeypatch.setattr(training, "MOST", 500)
+    with softkv.open(tmp_path / "s", value="vector", compatibility="gaussian") as db:
+        db.add([str(n) for n in range(ITEMS)], np.stack([numbers_of(KEYS)] * 2, axis=1), vectors=KEYS)
+        db.set_values(["7"], [[1e30, 1e30]])
+        db.delete("7")
+        there = db.tune(hold_out=0)
+        db.compact()
+        gone = db.tune(hold_out=0)
+        assert there.temperature == pytest.approx(gone.temperature, rel=1e-3)
+        assert there.loss == pytest.approx(gone.loss, rel=1e-3)
+        assert db.check().ok
+
+
 def test_texts_are_tuned_by_rule(tmp_path: Path) -> None:
     """Their averages are right for nobody; the rule says how many count."""
     with softkv.open(tmp_path / "s") as db:

@@ -163,13 +163,16 @@ def tune(
     if view.layout.kind.embedded:
         return _by_rule(view, compatibilities, hold_out)
     rows = _learned_from(view, hold_out, least=SHORTEST)
+    values = _values(view, rows)
     if len(rows) <= MOST:
-        keys, values, live = snapshot.vectors(rows), _values(view, rows), None
+        keys, live = snapshot.vectors(rows), None
         who = left_out_of(np.arange(len(rows)), seed)
     else:
         (block,) = snapshot.blocks(snapshot.rows)
         keys, live = block.vectors, np.isin(np.arange(snapshot.rows), rows)
-        values = _values(view, np.arange(snapshot.rows))
+        # All other rows have the value 0: theirs could be so large that the middle of all left no digits to the rest.
+        used, values = values, np.zeros((snapshot.rows, *values.shape[1:]), values.dtype)
+        values[rows] = used
         who = left_out_of(rows, seed)
     for compatibility in compatibilities:
         progress = None if told is None else lambda done, total, name=compatibility: told(f"tuning {name}", done, total)
