@@ -354,6 +354,18 @@ def test_a_store_larger_than_is_looked_at_is_sampled(quadrants: softkv.SoftKV, m
     assert quadrants.fit(hold_out=0).items == 500
 
 
+@pytest.mark.parametrize("offset", [1e7, 1.7e9])
+def test_numbers_far_from_zero_are_tuned_alike(tmp_path: Path, offset: float) -> None:
+    """A constant that is added to all of them changes neither temperature nor loss, with all items or the k best."""
+    found = []
+    for name, added in (("near", 0.0), ("far", offset)):
+        with softkv.open(tmp_path / name, value="number", compatibility="gaussian") as db:
+            db.add(vectors=KEYS, values=numbers_of(KEYS).astype(np.float64) + added)
+            found.append(db.tune(k=10, hold_out=0))
+    for near, far in zip(found[0].curves, found[1].curves, strict=True):
+        assert far.best == pytest.approx(near.best, rel=1e-4)
+
+
 def test_values_that_were_deleted_do_not_change_what_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deleted vector of 1e30 in a store larger than is looked at is as if it had never been there."""
     monkeypatch.setattr(training, "MOST", 500)

@@ -25,7 +25,7 @@ from softkv.database.held_out import checked_hold_out, held_out, last_number
 from softkv.database.intake import SHORTEST
 from softkv.database.targets import targets_of
 from softkv.errors import InputError, KindError, ShapeError, StoreError, ZeroVector
-from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of
+from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, loss_of, middle_of
 from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
@@ -290,12 +290,12 @@ def drawn(rows: Rows, most: int, seed: int) -> Rows:
 
 
 def _values(view: View, rows: Rows) -> AnyArray:
-    """What is to be predicted: codes of labels, or vectors, counted from their middle so that no digits are lost."""
+    """What is to be predicted: codes of labels, or values counted from their middle so that no digits are lost."""
     columns = _columns(view, rows)
     if view.layout.kind.coded:
         return columns
-    centred: AnyArray = (columns - columns.mean(0)).astype(np.float32)
-    return columns if view.layout.kind.scalar else centred
+    centred: AnyArray = columns - middle_of(columns)
+    return centred if view.layout.kind.scalar else centred.astype(np.float32)
 
 
 def _columns(view: View, rows: Rows) -> AnyArray:

@@ -22,7 +22,7 @@ from softkv.learning.gradients import by_labels, by_slopes, by_values, gradient,
 from softkv.learning.temperature import typical_temperature
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.metric import Metric
-from softkv.ndarrays import AnyArray, Reals, Rows
+from softkv.ndarrays import AnyArray, Floats, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 
 ASKED = 256  # items that ask in a step
@@ -37,6 +37,7 @@ SMALLEST = 1e-33  # smallest deviation of a feature by which float32 can divide 
 RATE = 0.07  # learning rate, relative to a typical entry of L
 RIDGES = (0.3, 0.03)  # λ of the planes that are tried
 FARTHEST = 1e12  # largest distance of targets from the items' mean, in deviations of the items
+AMID = 1 << 12  # rows of which the middle is that of all, nearly enough
 WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
 
@@ -92,6 +93,13 @@ def best_fit(
 def is_better(loss: float, before: float) -> bool:
     """Whether a loss is lower by more than rounding."""
     return loss < before * (1 - 1e-6)
+
+
+def middle_of(columns: Floats) -> Floats:
+    """A value amid these rows, from which they can be counted, (n, p) -> (p,); of equal rows it is theirs."""
+    # Not the mean: it is rounded, and one far row would leave the others without digits.
+    found: Floats = np.median(columns[:: 1 + len(columns) // AMID], axis=0)
+    return found
 
 
 def loss_of(
