@@ -255,6 +255,17 @@ def test_what_is_better_by_rounding_alone_is_not_kept(quick: None, tmp_path: Pat
         assert db.check().ok
 
 
+@pytest.mark.parametrize("value", [0.1, 7e6, 1e9 / 7, [7e6, 0.1]])
+def test_values_that_are_all_equal_teach_nothing(quick: None, tmp_path: Path, value: Any) -> None:
+    """Blends of them differ by rounding alone, so nothing is lost, and nothing is kept."""
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=KEYS[:300], values=[value] * 300)
+        fit = db.fit()
+        assert (fit.loss, fit.before, fit.kept) == (0.0, 0.0, False)
+        assert db.tune().loss == 0.0
+        assert db.check().ok
+
+
 def test_a_query_without_a_direction_is_named(quadrants: softkv.SoftKV) -> None:
     """It is before anything is learned, where directions are compared."""
     asked = keys_of(3, 300)

@@ -36,7 +36,7 @@ PATIENCE = 6  # such measurements without improvement, after which training stop
 SMALLEST = 1e-33  # smallest deviation of a feature by which float32 can divide and multiply
 RATE = 0.07  # learning rate, relative to a typical entry of L
 RIDGES = (0.3, 0.03)  # λ of the planes that are tried
-FARTHEST = 1e12  # largest distance of targets from the items' mean, in deviations of the items
+FARTHEST = 1e12  # largest distance of targets from the items' middle, in deviations of the items
 AMID = 1 << 12  # rows of which the middle is that of all, nearly enough
 WARMER = np.geomspace(0.5, 2.0, 15)  # temperatures that are tried in the end
 
@@ -107,13 +107,14 @@ def loss_of(
 ) -> float:
     """The loss of a metric's judges by another compatibility and temperature, with the same items answering."""
     asked, answering = items if asking is None else asking, fitted.answering
-    keys, values, losses = items.vectors[answering], items.values[answering], 0.0
+    middle = 0 if items.labels else middle_of(items.values)
+    keys, values, losses = items.vectors[answering], items.values[answering] - middle, 0.0
     for start in range(0, len(fitted.judges), ASKED):
         some = fitted.judges[start : start + ASKED]
         logits = compared.ask(asked.vectors[some], 1.0 / temperature)(keys, 0).astype(np.float64)
         weights = np.exp(logits - logits.max(1, keepdims=True))
         weights /= weights.sum(1, keepdims=True)
-        wanted = asked.values[some]
+        wanted = asked.values[some] - middle
         if items.labels:
             losses += by_labels(weights, wanted[:, None] == values[None, :])[0] * len(some)
         else:
@@ -155,7 +156,7 @@ class _Fitting:
         self.centre: Reals = np.zeros(width) if directions else kept.mean(0)
         deviations = np.ones(width) if directions else kept.std(0)
         self.units = np.where(deviations > SMALLEST, deviations, 1.0)
-        self.middle = 0.0 if self.labels else items.values.mean(0)
+        self.middle = 0.0 if self.labels else middle_of(items.values)
         if not self.labels:
             self.unit = float((items.values - self.middle).std()) or 1.0
             if asking is not None:  # targets may exceed all items, but their squares have to stay within float32
