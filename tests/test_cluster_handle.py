@@ -289,7 +289,15 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, S
         yield db, one
 
 
-@pytest.mark.parametrize("wrong", STRANGE, ids=range(len(STRANGE)))
+MISTAKEN: Any = [  # which a server refuses in words of its own
+    lambda db: db.lookup(QUERIES[0], k="3"),
+    lambda db: db.lookup(QUERIES[0], k=2, show="a"),
+    lambda db: db.lookup(QUERIES[0], k=2, show=2.5),
+    lambda db: db.compare(QUERIES[0], k=[2]),
+]
+
+
+@pytest.mark.parametrize("wrong", [*STRANGE, *MISTAKEN], ids=range(len(STRANGE) + len(MISTAKEN)))
 def test_refusals_are_the_same(wrong: Callable[[SoftKV], Any], twins: tuple[Cluster, SoftKV]) -> None:
     """A cluster refuses with the class and the words of a store, but for the path, and changes nothing."""
     db, before, words = twins[0], twins[0].info(), []

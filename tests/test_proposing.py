@@ -143,6 +143,17 @@ def test_a_k_that_is_no_count_is_refused_by_name(tmp_path: Path, kind: str, k: A
             db.lookup(np.ones(WIDTH), k=k)
 
 
+@pytest.mark.parametrize("count", [1, 3, 200])
+@pytest.mark.parametrize("kind", ["hnsw", "lists"])
+def test_temperatures_are_counted_before_queries_are_told_apart(tmp_path: Path, kind: str, count: int) -> None:
+    """There is one for all queries or one for each, whatever index would answer, and with and without k."""
+    with filled(tmp_path / "s", compatibility="dot") as db:
+        db.build_index(kind)
+        for k, others in ((None, count + 2), (None, 2), (3, count + 2), (3, 2)):
+            with pytest.raises(errors.ShapeError, match=rf"one per query \({count},\), got shape \({others},\)"):
+                db.lookup(np.ones((count, WIDTH)), k=k, temperature=np.ones(others))
+
+
 def test_without_faiss_the_k_best_are_scanned_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first lookup does as all later ones, and the reason says what is missing."""
     with filled(tmp_path / "s", compatibility="dot") as db:

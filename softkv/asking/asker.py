@@ -56,7 +56,7 @@ STEPS = (1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0, 64.0)  # temperatures of a compa
 
 def ask(view: View, question: Question) -> Answers:
     """Answer a question, possibly in one batch with questions of other threads."""
-    return view.findings.together.ask(view, question, _ask)
+    return view.findings.together.ask(view, question.checked(), _ask)
 
 
 def _ask(view: View, question: Question) -> Answers:

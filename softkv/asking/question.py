@@ -1,6 +1,6 @@
 """A lookup with all defaults filled in, as it is passed from asker.py to the functions that compute answers.
 
-Checks nothing.
+Checks only what the parts of a question would not show: whether the whole is right.
 
 Shapes: b queries, q query width.
 """
@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from softkv.maths.arrays import library_of
 from softkv.maths.compatibility import Compatibility
 from softkv.maths.heads import Heads
+from softkv.maths.inputs import temperature_of, whole_number
 from softkv.maths.sampling import Elsewhere
 
 LEARNED = "learned"  # as a compatibility: what the store has learned (learned.py)
@@ -53,6 +55,17 @@ class Question:
     def asks_all(self) -> bool:
         """Whether every query may see every item."""
         return self.where is None and self.mask is None and not self.causal
+
+    def checked(self) -> "Question":
+        """The question itself, if `k`, `show` and the temperatures are such as a lookup takes.
+
+        Parts of it do not tell: each has as many temperatures as queries, and shards are asked for other numbers.
+        """
+        if self.k is not None:
+            whole_number("k", self.k, least=1)
+        whole_number("show", self.show, least=0)
+        temperature_of(library_of(self.queries), self.temperature, self.queries)
+        return self
 
     def part(self, rows: Any) -> "Question":
         """The question with some of its queries alone."""

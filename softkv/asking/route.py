@@ -27,7 +27,6 @@ from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.index.measuring import TOGETHER
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.forms import form_of
-from softkv.maths.inputs import whole_number
 
 GATHER, SCAN, CALIBRATED, MEASURED = "gather", "scan", "calibrated", "measured"
 BOUND, PROPOSED = "bound", "proposed"
@@ -84,8 +83,6 @@ def gathers(rows: int, view: View, queries: int) -> bool:
 
 def route(view: View, question: Question) -> Route:
     """The route of a question: by an index if one suits it, else by a scan."""
-    if question.k is not None:
-        whole_number("k", question.k, least=1)
     why = _against_estimates(view, question)
     if why is not None:
         return Route(SCAN, why)

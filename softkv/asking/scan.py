@@ -22,7 +22,6 @@ from softkv.asking.route import FEW, GATHER, PROPOSED, SCAN, gathers, is_cheap
 from softkv.asking.view import View
 from softkv.errors import AllMasked, EmptyStore, KindError, ShapeError
 from softkv.maths.blending import Numbers
-from softkv.maths.inputs import whole_number
 from softkv.maths.lookup import lookup
 from softkv.ndarrays import AnyArray, Flags, Matrix, Rows
 from softkv.storage import Snapshot
@@ -51,10 +50,9 @@ def scan(view: View, question: Question, reason: str) -> Answers:
 
 def answer_among(view: View, question: Question, rows: Rows) -> Answers:
     """Answer a question from these rows alone, which another index proposed."""
-    snapshot, show = view.snapshot, whole_number("show", question.show, least=0)
-    candidates = Candidates(snapshot.vectors(rows), snapshot.values(rows), None, rows)
+    candidates = Candidates(view.snapshot.vectors(rows), view.snapshot.values(rows), None, rows)
     # Weights are shares of the k, so beyond these nothing is to be shown.
-    question = replace(question, show=show if question.k is None else min(question.k, show))
+    question = replace(question, show=question.show if question.k is None else min(question.k, question.show))
     return replace(_answered(view, question, candidates), route=PROPOSED)
 
 

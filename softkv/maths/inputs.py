@@ -96,7 +96,7 @@ def checked(
         keys=keys,
         values=values,
         leading=leading,
-        temperature=_temperature(library, temperature, queries, leading),
+        temperature=temperature_of(library, temperature, queries, leading),
         k=None if k is None or whole_number("k", k, least=1) >= keys.shape[-2] else int(k),
         mask=None if mask is None else _mask(library, mask, queries, shape),
         bias=None if bias is None else _bias(library, bias, queries, shape),
@@ -213,7 +213,8 @@ def _check_unprojected(heads: Heads, width: int) -> None:
             )
 
 
-def _temperature(library: Library, given: Any, queries: Array, leading: tuple[int, ...]) -> Any:
+def temperature_of(library: Library, given: Any, queries: Array, leading: tuple[int, ...] = ()) -> Any:
+    """Temperatures above 0: a float, or an array () or (..., b) of float64."""
     if isinstance(given, (int, float, np.number)) and not isinstance(given, bool):
         try:
             given = float(given)
