@@ -79,6 +79,7 @@ STRANGE: Any = [
     lambda db: db.delete(where={}),
     lambda db: db.set_values(["nowhere"], [1.0]),
     lambda db: db.set_values(["item 1"], [1.0], expected=[-5.0]),
+    lambda db: db.set_values(["item 1"], [1.0], expected=-5.0, batch="named"),
     lambda db: db.set_values(["item 1"], [1.0, 2.0]),
     lambda db: db.pop("nowhere"),
     lambda db: db.pop(7),

@@ -358,7 +358,8 @@ class Cluster(SoftKV):
 
     def _require_values(self, named: Stamp | None, items: Sequence[Item], expected: Any) -> None:
         """Refuse a change if items have other values than `expected`, in shards that have not done their part yet."""
-        done = self._store.done(named) if named is not None and len(items) == len(expected) else ()
+        paired = intake.is_column(expected) and len(items) == len(expected)
+        done = self._store.done(named) if named is not None and paired else ()
         left = [place for place, item in enumerate(items) if self._store.manifest.shard_of(item.name) not in done]
         pairs = items, expected
         require_values(*([one[place] for place in left] for one in pairs) if len(left) < len(items) else pairs)
