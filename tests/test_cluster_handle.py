@@ -294,6 +294,10 @@ MISTAKEN: Any = [  # which a server refuses in words of its own
     lambda db: db.lookup(QUERIES[0], k=2, show="a"),
     lambda db: db.lookup(QUERIES[0], k=2, show=2.5),
     lambda db: db.compare(QUERIES[0], k=[2]),
+    lambda db: db.evaluate(QUERIES, np.zeros(3), k=np.array([2, 3])),
+    lambda db: db.check(at_least=1.5),
+    lambda db: db.check(at_least="1"),
+    lambda db: db.check(at_least=-1),
 ]
 
 

@@ -13,6 +13,7 @@ from softkv.doors.cluster.shard import Shard
 from softkv.errors import SoftKVError
 from softkv.storage import Report, Snapshot
 from softkv.storage.batch import shown
+from softkv.storage.protocol.checking import require_commit
 
 _STRIDE = 10_000  # names of items read at a time
 _LEFT = re.compile(r"manifest-\d{10}\.json\.[0-9a-f]+\Z")
@@ -20,6 +21,7 @@ _LEFT = re.compile(r"manifest-\d{10}\.json\.[0-9a-f]+\Z")
 
 def examined(path: str, manifest: Manifest, shards: Sequence[Shard], *, at_least: int | None = None) -> Report:
     """The reports of all shards, with findings that only show across shards."""
+    require_commit(at_least)
     report, whole = Report(path, commit=manifest.changes), dict[int, Snapshot]()
     for number, shard in enumerate(shards):
         name = manifest.shards[number].path

@@ -92,8 +92,7 @@ def check(path: AnyPath, *, at_least: int | None = None) -> Report:
 
     `at_least` is a commit that it must have reached: an older copy of a store is undamaged, but does not show its age.
     """
-    if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
-        raise InputError(f"expected at_least as the number of a commit, got {at_least!r}")
+    require_commit(at_least)
     found = survey(opening.directory_of(path))
     found.close()
     if at_least is not None and found.report.commit < at_least:
@@ -101,6 +100,12 @@ def check(path: AnyPath, *, at_least: int | None = None) -> Report:
             f"it is at commit {found.report.commit}, not at {at_least} or later: it is an older copy, or lost commits"
         )
     return found.report
+
+
+def require_commit(at_least: int | None) -> None:
+    """Refuse to look for what is not the number of a commit."""
+    if at_least is not None and (isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 0):
+        raise InputError(f"expected at_least as the number of a commit, got {at_least!r}")
 
 
 def survey(directory: str) -> Survey:
