@@ -287,10 +287,14 @@ def test_keys_may_be_shared_by_a_batch_of_queries(backend: Backend) -> None:
     assert exact(together.rows).reshape(24, 10).tolist() == exact(flat.rows).tolist()
 
 
-def test_no_queries_are_no_answers() -> None:
-    """An empty batch of queries gives empty findings of the right widths."""
-    found = lookup(QUERIES[:0], KEYS, Vectors(VALUES))
-    assert (found.value.shape, found.rows.shape) == ((0, 3), (0, 10))
+@every_backend
+@pytest.mark.parametrize("compatibility", COMPATIBILITIES)
+def test_no_queries_are_no_answers(backend: Backend, compatibility: str) -> None:
+    """An empty batch of queries gives empty findings of the right widths, also with a temperature for each of them."""
+    queries, keys, values = (backend.array(x) for x in (QUERIES[:0], KEYS, VALUES))
+    for temperature in (1.0, backend.array(np.zeros(0))):
+        found = lookup(queries, keys, Vectors(values), compatibility=compatibility, temperature=temperature)
+        assert (tuple(found.value.shape), tuple(found.rows.shape)) == ((0, 3), (0, 10))
 
 
 @every_backend

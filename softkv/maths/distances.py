@@ -106,6 +106,8 @@ def _unit(library: Library, sharpness: Sharpness) -> float:
     middle = sharpness
     if not isinstance(sharpness, float):
         some = library.constant(sharpness).reshape(-1)
+        if not len(some):
+            return 1.0  # no query has a temperature
         middle = float(library.largest(some)) ** 0.5 * (-float(library.largest(-some))) ** 0.5
     exponent = -(math.frexp(middle)[1] // 2)
     return 1.0 if abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
