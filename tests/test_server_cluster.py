@@ -14,13 +14,14 @@ from softkv.doors.cluster import create
 from softkv.doors.server.app import make_app
 from softkv.doors.server.problems import document_of, error_of
 from softkv.doors.server.served import Stores
-from softkv.errors import InputError, OutOfReach, PartlyAdded, StorageFull, StoreLocked
+from softkv.errors import InputError, OutOfReach, PartlyAdded, StorageFull, StoreLocked, Unauthorized
 
 from .clusters import clustered
 from .commands import ran
 from .databases import KINDS, vectors_of
 from .servers import served
 from .serving import ask, refused, serving
+from .test_cluster_missing import lost
 from .test_cluster_writes import Failing
 
 QUERIES = vectors_of(6, seed=5)
@@ -78,6 +79,25 @@ def test_shards_that_do_not_answer_are_a_problem_that_names_them(tmp_path: Path)
             assert one["out_of_reach"] == 29 / 256
         told = client.get("/v1/stores").json()
         assert (told[0]["name"], told[0]["items"]) == ("c", None)
+
+
+def test_a_served_cluster_with_a_shard_out_of_reach_is_opened_and_asked_in_part(tmp_path: Path) -> None:
+    """Its other shards answer partial lookups; what else is asked, wished for or changed is out of reach."""
+    clustered(tmp_path / "c", "number").close()
+    lost(tmp_path / "c", 1)
+    with served(tmp_path / "c", options=("--read-only",)) as server, softkv.open(tmp_path / "c", "r") as db:
+        url = f"http://127.0.0.1:{server.port}/c"
+        with softkv.open(url, token=server.token) as far:
+            near = db.lookup(QUERIES, partial=True)
+            assert far.lookup(QUERIES, partial=True).to_json() == near.to_json()
+            for ask in (lambda: far.lookup(QUERIES), lambda: len(far), far.info):
+                with pytest.raises(OutOfReach, match="shard-001"):
+                    ask()
+        for wish in ({"value": "number"}, {"compatibility": "dot"}, {"temperature": 1.0}, {"embedder": "static"}):
+            with pytest.raises(OutOfReach, match="shard-001"):
+                softkv.open(url, token=server.token, **wish)
+        with pytest.raises(Unauthorized):
+            softkv.open(url, token="another-token-than-that-of-the-server")
 
 
 def test_a_change_that_some_shards_have_done_is_a_problem_that_says_which(

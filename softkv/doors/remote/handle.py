@@ -28,7 +28,7 @@ from softkv.doors.remote.reading import RemoteReader, RemoteView
 from softkv.doors.remote.sending import sendable, sent
 from softkv.doors.server.problems import error_of
 from softkv.doors.shapes import fits
-from softkv.errors import KeyMissing, KeyTextError, NotRemote, ServerError, ServerUnreachable, SoftKVError
+from softkv.errors import KeyMissing, KeyTextError, NotRemote, OutOfReach, ServerError, ServerUnreachable, SoftKVError
 from softkv.kinds import ValueKind
 from softkv.progress import Progress, Stages
 from softkv.storage import Added, Backup, Report
@@ -63,22 +63,27 @@ def connected(
     wait: float,
     alone: bool,
 ) -> "RemoteStore":
-    """The store at a URL; options that can only be used where its files are, are refused."""
+    """The store at a URL; options that can only be used where its files are, are refused.
+
+    A cluster that cannot say what it is, since shards are out of reach, is opened where nothing depends on that.
+    """
     if mode not in ("c", "r", "w") or force:
         raise NotRemote(
             f"expected mode 'c', 'r' or 'w', and no force, for a store behind a URL, got {mode!r}. {_THERE}"
         )
+    wishes: dict[str, Any] = {"value": value, "compatibility": compatibility, "temperature": temperature}
     connection = ServerConnection(url, token, alone=alone, wait=wait)
     try:
         info = RemoteReader(connection).info()
         with connection.believing():
             kept = Profile(ValueKind(info.value_kind) if info.value_kind else None, info.compatibility)
-        wanted = kept.wishing(value=value, compatibility=compatibility, temperature=temperature, items=info.items)
+        wanted = kept.wishing(**wishes, items=info.items)
         if wanted != kept or embedder not in (None, info.embedder):
             raise NotRemote(f"value, compatibility, embedder and temperature are decided where a store is. {_THERE}")
-    except BaseException:
-        connection.close()
-        raise
+    except BaseException as error:
+        if not isinstance(error, OutOfReach) or any(one is not None for one in (*wishes.values(), embedder)):
+            connection.close()
+            raise
     return RemoteStore(connection, writes=mode != "r")
 
 
