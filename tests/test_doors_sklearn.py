@@ -149,6 +149,17 @@ def test_with_k_the_heaviest_count_each_by_its_weight() -> None:
         SoftKVRegressor(k=7).fit(X, Y, sample_weight=weights)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_samples_of_one_direction_are_averaged_by_the_temperature_they_find(dtype: Any) -> None:
+    """Nothing is to be gained below the rounding of cosines, and nothing there is tried."""
+    rng = np.random.default_rng(6)
+    signs = rng.choice([-1.0, 1.0], 200)
+    features, targets = (signs * rng.uniform(0.5, 3, 200))[:, None].astype(dtype), signs + rng.standard_normal(200)
+    model = SoftKVRegressor(compatibility="cosine").fit(features, targets)
+    wanted = [targets[signs == sign].mean() for sign in (1.0, -1.0)]
+    assert model.predict(np.array([[1.7], [-1.7]], dtype)) == pytest.approx(wanted, abs=0.01)
+
+
 @pytest.mark.parametrize("inputs", [5, 40], ids=["with planes", "many features"])
 def test_weights_count_beside_what_was_learned(inputs: int) -> None:
     """The metric is learned from all samples alike; then a weight is a count again, for planes too."""

@@ -5,6 +5,7 @@ import pytest
 
 from softkv.learning import temperature
 from softkv.learning.temperature import ASKED, typical_temperature
+from softkv.maths.compatibility import compatibility_of
 
 from . import reference
 
@@ -65,6 +66,36 @@ def test_rounding_tells_no_items_apart(name: str) -> None:
     if name == "cosine":
         keys = rng.uniform(1, 2, (50, 1)) * rng.standard_normal(50)
     assert typical_temperature(keys.astype(np.float32), np.ones(50, bool), name) is None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["cosine", "dot", "scaled_dot"])
+@pytest.mark.parametrize("width", [1, 2, 30])
+def test_rounding_does_not_weigh_items_of_one_direction(width: int, name: str, dtype: type[np.floating]) -> None:
+    """More items than should contribute share a direction: at their temperature they share the weight as well."""
+    rng = np.random.default_rng(4)
+    directions = rng.standard_normal((6, width)) if width > 1 else np.array([[1.0], [-1.0]])
+    which = rng.integers(0, len(directions), 203)
+    keys = (directions[which] * rng.uniform(0.5, 3, (203, 1))).astype(dtype)
+    if name != "cosine":
+        keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    found = typical_temperature(keys, np.ones(203, np.bool_), name)
+    assert found is not None
+    scores = compatibility_of(name).ask(keys[:9], 1.0)(keys, 0)
+    apart = [np.ptp(scores[place][which == which[place]]) / found for place in range(9)]
+    assert max(apart) < 0.2
+
+
+def test_where_rounding_decides_nothing_no_temperature_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Distances of equal keys are exactly 0; one far item is not what scores of the others are rounded by."""
+    rng = np.random.default_rng(5)
+    keys = rng.standard_normal((200, 6)).astype(np.float32)
+    live, twice, far = np.ones(200, np.bool_), keys[np.arange(200) % 6], keys.copy()
+    far[0] *= 1e4
+    cases = [(twice, "gaussian"), (twice, "laplace"), (far, "dot"), (far, "gaussian"), (keys, "cosine"), (keys, "dot")]
+    found = [typical_temperature(some, live, name) for some, name in cases]
+    monkeypatch.setattr(temperature, "ROUNDINGS", 0.0)
+    assert found == [typical_temperature(some, live, name) for some, name in cases]
 
 
 def test_two_items_get_one_that_tells_them_apart() -> None:

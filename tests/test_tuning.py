@@ -33,6 +33,14 @@ def test_the_best_temperature_is_found(best: float) -> None:
     assert tuned.floor == -tuned.full.best[1]
 
 
+def test_no_temperature_below_the_finest_is_tried() -> None:
+    """Where the best lies below it, the finest itself is taken."""
+    (found, *_), asked = curves(bowl(1e-4), "cosine", 0.5, finest=0.2)
+    assert asked == 100
+    assert min(found.temperatures) == found.best[1] == pytest.approx(0.2, rel=0.2)
+    assert min(found.temperatures) >= 0.2
+
+
 def test_temperatures_are_tried_together() -> None:
     """One pass tries those around the first, and one those between the best of them and its neighbours."""
     passes = list[int]()

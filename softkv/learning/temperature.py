@@ -8,6 +8,8 @@ gives about 0.05.
 The gaps between the best score and the others are counted in a histogram of logarithmic bins, so that two passes over
 the keys suffice for all temperatures; a bin is less than 0.7% wide, which limits the error of the temperature.
 
+No temperature is so low that rounding tells apart items whose scores are equal, such as cosines of one direction.
+
 Does not look at the values: tuning.py chooses by how well they are predicted.
 
 Shapes: b items asked, n rows of a block, d key width.
@@ -27,11 +29,14 @@ SCORED = 1 << 24  # most pairs that are compared, unless FEWEST_ASKED items need
 LOOKED_AT = 8  # columns of a key from which its random number is drawn, unless they are equal for many keys
 WANTED = 10.0  # the effective number that is aimed at
 FEWEST = 2.0  # its lower limit, for stores of few items
+ROUNDINGS = 4.0  # of a score, in the lowest temperature: they move an answer by about a hundredth of its spread
 BINS = 4096
 SPAN = np.log(1e12)  # logarithmic range of the bins: gaps below 1e-12 of the largest count as 0
 HALVINGS = 32  # bisections of the range of log temperatures, which leave an error of about 1e-8
 BLOCK = 1 << 14
 ORDINARY, FARTHEST = 30, 500  # exponents of two whose squares are safe in float32, and in float64
+
+Blocks = Callable[[], Iterator[tuple[Floats, Flags]]]
 
 
 def typical_temperature(
@@ -55,19 +60,12 @@ def typical_temperature(
     if len(rows) < 2:
         return None
     chosen = asked_of(keys, rows, 0, SCORED) if asked is None else asked
-    # Of two items the other one gets all weight at any temperature, so with two an item is not left out.
-    own = chosen if len(rows) > 2 else np.full(len(chosen), -1)
     compared = compatibility_of(compatibility)
     unit = unit_of_scores(keys, live, compared) if unit is None else unit
-
-    def scores() -> Iterator[tuple[Floats, Flags]]:
-        """Blocks of scores (b, n) of the live rows, divided by the unit, and which of them are not the item's own."""
-        scorer = compared.ask(keys[chosen], 1.0 / unit)
-        for start, alive, block in _blocks(keys, live):
-            yield scorer(block, start).astype(np.float64), own[:, None] != (alive + start)[None, :]
-
+    scores = _left_out(keys, live, compared, chosen, unit)
     with np.errstate(over="ignore", invalid="ignore"):
-        gaps = _gaps(scores, len(chosen), keys.shape[1])
+        best, worst = _extremes(scores, len(chosen))
+        gaps = _gaps(scores, best, worst, keys.shape[1])
     if gaps is None:
         return None
     sizes, counts = gaps
@@ -79,7 +77,44 @@ def typical_temperature(
             low = middle
         else:
             high = middle
-    return float(np.exp(high)) * unit
+    return max(float(np.exp(high)), _finest(best, keys, compared)) * unit
+
+
+def finest_temperature(
+    keys: Reals, live: Flags | None, compared: Compatibility, asked: npt.NDArray[np.int64], unit: float
+) -> float:
+    """The lowest temperature at which scores of items like those asked count for more than their rounding; or 0."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        best, _ = _extremes(_left_out(keys, live, compared, asked, unit), len(asked))
+        return _finest(best, keys, compared) * unit
+
+
+def _finest(best: Floats, keys: Reals, compared: Compatibility) -> float:
+    """The lowest temperature for items whose best scores are these.
+
+    Sums of products are rounded in proportion to their terms. Distances are not: those of equal vectors are exactly 0.
+    """
+    if compared.form not in ("dot", "cosine"):
+        return 0.0
+    size = float(np.median(np.abs(best)))  # of many items; the largest could be that of a single one far away
+    rounding = float(np.finfo(keys.dtype).eps) * (4 + math.sqrt(keys.shape[1])) * size
+    return ROUNDINGS * rounding if math.isfinite(size) else 0.0
+
+
+def _left_out(
+    keys: Reals, live: Flags | None, compared: Compatibility, asked: npt.NDArray[np.int64], unit: float
+) -> Blocks:
+    """Blocks of scores (b, n) of the live rows, divided by the unit, and which of them are not the item's own."""
+    # Of two items the other one gets all weight at any temperature, so with two an item is not left out.
+    two = (len(keys) if live is None else np.count_nonzero(live)) <= 2
+    own = np.full(len(asked), -1) if two else asked
+
+    def scores() -> Iterator[tuple[Floats, Flags]]:
+        scorer = compared.ask(keys[asked], 1.0 / unit)
+        for start, alive, block in _blocks(keys, live):
+            yield scorer(block, start).astype(np.float64), own[:, None] != (alive + start)[None, :]
+
+    return scores
 
 
 def asked_of(keys: Matrix, rows: npt.NDArray[np.int64], seed: int, scored: int) -> npt.NDArray[np.int64]:
@@ -129,12 +164,18 @@ def unit_near(size: float) -> float:
     return 1.0 if size == 0 or abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
 
 
-def _gaps(blocks: Callable[[], Iterator[tuple[Floats, Flags]]], asked: int, width: int) -> tuple[Floats, Floats] | None:
-    """A histogram of the gaps below the best score: their sizes (BINS,), and counts for each item asked (b, BINS)."""
+def _extremes(blocks: Blocks, asked: int) -> tuple[Floats, Floats]:
+    """The best and the worst score of each item asked, (b,)."""
     best, worst = np.full(asked, -np.inf), np.full(asked, np.inf)
     for scores, others in blocks():
         best = np.maximum(best, np.where(others, scores, -np.inf).max(1))
         worst = np.minimum(worst, np.where(others, scores, np.inf).min(1))
+    return best, worst
+
+
+def _gaps(blocks: Blocks, best: Floats, worst: Floats, width: int) -> tuple[Floats, Floats] | None:
+    """A histogram of the gaps below the best score: their sizes (BINS,), and counts for each item asked (b, BINS)."""
+    asked = len(best)
     widest, largest = float((best - worst).max()), float(np.maximum(np.abs(best), np.abs(worst)).max())
     rounded = np.finfo(np.float32).eps * (4 + math.sqrt(width)) * largest
     # The scores are all equal but for rounding, or overflow, or are NaN.

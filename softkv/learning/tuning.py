@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from softkv.learning.leaving import Losses, Scores, left_out
-from softkv.learning.temperature import SCORED, asked_of, unit_of_scores
+from softkv.learning.temperature import ASKED, SCORED, asked_of, finest_temperature, unit_of_scores
 from softkv.maths.compatibility import Compatibility, compatibility_of
 from softkv.ndarrays import Flags, Floats, Reals, Rows
 from softkv.portrait import Share, as_table
@@ -135,7 +135,8 @@ def curves_of_items(
     def lose(temperatures: Floats) -> Losses:
         return left_out(scores, values, asked, temperatures / unit, ks=ks, shares=shares, told=told)
 
-    return curves(lose, compared.name, first, ks)
+    finest = finest_temperature(keys, live, compared, asked[:: max(1, len(asked) // ASKED)], unit)
+    return curves(lose, compared.name, max(first, finest), ks, finest)
 
 
 def lowest_log_mass(
@@ -176,12 +177,19 @@ def _scores(keys: Any, live: Flags | None, compared: Compatibility, unit: float)
     return scores
 
 
-def curves(lose: Lose, compatibility: str, first: float, ks: Sequence[int] = ()) -> tuple[list[Curve], int]:
-    """The curves of one compatibility, with temperatures around a first one; and how many items were asked."""
+def curves(
+    lose: Lose, compatibility: str, first: float, ks: Sequence[int] = (), finest: float = 0.0
+) -> tuple[list[Curve], int]:
+    """The curves of one compatibility, with temperatures around a first one; and how many items were asked.
+
+    No temperature below the `finest` is tried.
+    """
     around = first * STEP ** np.arange(-STEPS, STEPS + 1.0)
+    around = around[around >= finest]
     tried = _merged([], lose(around), around, compatibility, ks)
     for _ in range(AGAIN):
         beyond = _beyond(tried)
+        beyond = beyond[beyond >= finest]
         if not len(beyond):
             break
         tried = _merged(tried, lose(beyond), beyond, compatibility, ks)
