@@ -133,7 +133,8 @@ class RemoteStore(Closing, RemoteReader, Changes):
     set_values = sent(Changes.set_values)
 
     def _dropped(self, names: list[Any] | None, where: Mapping[str, Any] | None, batch: str | None) -> int:
-        return int(self._write("POST", "items/delete", {"keys": names, "where": where}, batch)["deleted"])
+        document = {"keys": names, "where": sendable("where", where)}
+        return int(self._write("POST", "items/delete", document, batch)["deleted"])
 
     def pop(self, key: str, *default: Any) -> Any:
         """Remove an item and return its value, or the default, if there is one."""
