@@ -39,6 +39,7 @@ STRANGE: Any = [
     lambda db: db.lookup(QUERIES[0], k=0),
     lambda db: db.lookup(QUERIES[0], temperature=-1.0),
     lambda db: db.lookup(QUERIES[0], temperature=float("nan")),
+    lambda db: db.lookup(QUERIES[0], temperature=np.datetime64("2020-01-01", "ns")),
     lambda db: db.lookup(QUERIES[0], k=2, temperature=[0.5] * 5),
     lambda db: db.lookup(QUERIES, where={"even": True}, temperature=[0.5] * 2),
     lambda db: db.lookup(QUERIES, where={"even": True}, temperature=[0.5] * 4),
@@ -178,7 +179,7 @@ def test_lookups_answer_to_the_last_bit(both: tuple[SoftKV, SoftKV]) -> None:
     options: list[dict[str, Any]] = [
         {},
         {"k": 3, "temperature": 0.3, "show": 2},
-        {"compatibility": "gaussian", "where": {"even": True}},
+        {"compatibility": "gaussian", "where": {"even": True}, "temperature": np.longdouble(0.5)},
         {"mask": np.arange(COUNT) % 3 == 0, "tolerance": 0.0, "projection": False},
     ]
     for given in options:
@@ -188,9 +189,8 @@ def test_lookups_answer_to_the_last_bit(both: tuple[SoftKV, SoftKV]) -> None:
             assert same(found.value, expected.value)
             assert found.to_json() == expected.to_json()
     temperatures = np.array([0.1, 0.2, 0.3])
-    assert db.lookup(QUERIES, temperature=temperatures).to_dict() == (
-        local.lookup(QUERIES, temperature=temperatures).to_dict()
-    )
+    for each in (temperatures, temperatures.astype(np.longdouble), list(temperatures.astype(np.longdouble))):
+        assert db.lookup(QUERIES, temperature=each).to_dict() == local.lookup(QUERIES, temperature=each).to_dict()
     assert repr(db.nearest(QUERIES[1])) == repr(local.nearest(QUERIES[1]))
     assert db.compare(QUERIES[2], k=4).to_json() == local.compare(QUERIES[2], k=4).to_json()
     assert len(db.lookup([])) == len(local.lookup([])) == 0

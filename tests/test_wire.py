@@ -257,7 +257,7 @@ def test_a_name_that_stands_twice_is_found_among_many() -> None:
 
 
 def test_what_cannot_be_sent_is_refused() -> None:
-    """Functions, sets and classes that are not in the table."""
-    for thing in (len, {1}, object(), b"bytes"):
+    """Functions, sets, classes that are not in the table, and numbers of NumPy that JSON would not give back."""
+    for thing in (len, {1}, object(), b"bytes", np.longdouble(1), np.clongdouble(1), np.datetime64(1, "ns")):
         with pytest.raises(TypeError, match="cannot be sent"):
             wire.packed({"query": thing})

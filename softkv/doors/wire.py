@@ -88,7 +88,7 @@ def _told(value: Any, arrays: list[AnyArray]) -> Any:
     """A value as JSON types; arrays are collected to be written after it."""
     if value is None or isinstance(value, (str, bool, int)):
         return value
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in "fiub" and not isinstance(value, np.longdouble):
         return _told(value.item(), arrays)
     if isinstance(value, float):
         return value if math.isfinite(value) else {"$float": str(value)}

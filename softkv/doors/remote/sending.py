@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from softkv.asking.given import array_of, comparison_of, texts_of, vectors_of
+from softkv.asking.given import array_of, comparison_of, temperatures_of, texts_of, vectors_of
 from softkv.doors.shapes import hints_of
 from softkv.errors import KindError, NotRemote
 from softkv.maths.heads import Heads
@@ -78,6 +78,10 @@ def _compatibility(name: str, given: Any) -> dict[str, Any]:
     return {name: sendable(name, given)}
 
 
+def _temperature(name: str, given: Any) -> dict[str, Any]:
+    return {name: given if given is None else temperatures_of(given)}
+
+
 def _heads(name: str, given: Any) -> dict[str, Any]:
     if not isinstance(given, Heads):
         raise KindError(f"expected heads to be softkv.Heads, got {type(given).__name__}. Stack the projections in it.")
@@ -88,5 +92,6 @@ _SPECIAL: dict[str, Callable[[str, Any], dict[str, Any]]] = {
     "query": _query,
     "compatibility": _compatibility,
     "heads": _heads,
+    "temperature": _temperature,
     "progress": lambda name, given: {name: given},
 }
