@@ -36,7 +36,7 @@ HALVINGS = 32  # bisections of the range of log temperatures, which leave an err
 BLOCK = 1 << 14
 ORDINARY, FARTHEST = 30, 500  # exponents of two whose squares are safe in float32, and in float64
 
-Blocks = Callable[[], Iterator[tuple[Floats, Flags]]]
+ScoredBlocks = Callable[[], Iterator[tuple[Floats, Flags]]]
 
 
 def typical_temperature(
@@ -103,7 +103,7 @@ def _finest(best: Floats, keys: Reals, compared: Compatibility) -> float:
 
 def _left_out(
     keys: Reals, live: Flags | None, compared: Compatibility, asked: npt.NDArray[np.int64], unit: float
-) -> Blocks:
+) -> ScoredBlocks:
     """Blocks of scores (b, n) of the live rows, divided by the unit, and which of them are not the item's own."""
     # Of two items the other one gets all weight at any temperature, so with two an item is not left out.
     two = (len(keys) if live is None else np.count_nonzero(live)) <= 2
@@ -164,7 +164,7 @@ def unit_near(size: float) -> float:
     return 1.0 if size == 0 or abs(exponent) <= ORDINARY else 2.0 ** max(-FARTHEST, min(FARTHEST, exponent))
 
 
-def _extremes(blocks: Blocks, asked: int) -> tuple[Floats, Floats]:
+def _extremes(blocks: ScoredBlocks, asked: int) -> tuple[Floats, Floats]:
     """The best and the worst score of each item asked, (b,)."""
     best, worst = np.full(asked, -np.inf), np.full(asked, np.inf)
     for scores, others in blocks():
@@ -173,7 +173,7 @@ def _extremes(blocks: Blocks, asked: int) -> tuple[Floats, Floats]:
     return best, worst
 
 
-def _gaps(blocks: Blocks, best: Floats, worst: Floats, width: int) -> tuple[Floats, Floats] | None:
+def _gaps(blocks: ScoredBlocks, best: Floats, worst: Floats, width: int) -> tuple[Floats, Floats] | None:
     """A histogram of the gaps below the best score: their sizes (BINS,), and counts for each item asked (b, BINS)."""
     asked = len(best)
     widest, largest = float((best - worst).max()), float(np.maximum(np.abs(best), np.abs(worst)).max())
