@@ -105,6 +105,31 @@ def test_what_partial_answers_saw_reaches_nothing_else(tmp_path: Path) -> None:
     assert {one.name for one in tmp_path.iterdir()} == {"c"}
 
 
+def test_a_shard_that_is_back_answers_again(tmp_path: Path) -> None:
+    """A handle that was opened without it finds it there, but takes no other store for it; its writer may follow."""
+    with clustered(tmp_path / "c", "number", 100, temperature=0.5) as db:
+        whole = db.lookup(QUERIES).to_json()
+    place, away = tmp_path / "c" / "shard-001", tmp_path / "away"
+    place.rename(away)
+    with opened(tmp_path / "c", mode="r") as db:
+        for other in (None, tmp_path / "c" / "shard-002"):
+            if other is not None:
+                shutil.copytree(other, place)
+            with pytest.raises(OutOfReach, match="shard-001" if other is None else "Bring that back"):
+                db.lookup(QUERIES)
+            assert db.lookup(QUERIES, partial=True).out_of_reach is not None
+            assert not db.check().ok
+        shutil.rmtree(place)
+        away.rename(place)
+        assert db.lookup(QUERIES, partial=True).to_json() == db.lookup(QUERIES).to_json() == whole
+        with opened(tmp_path / "c") as writer:
+            writer.add("new", 1.0, vectors=QUERIES[0])
+        assert len(db) == 101
+        assert db.check().ok
+    with pytest.raises(HandleClosed):
+        db.lookup(QUERIES, partial=True)
+
+
 def test_where_no_items_are_in_reach_what_is_not_is_named(tmp_path: Path) -> None:
     """Shards that answer are empty, and that is not said of the cluster."""
     create(tmp_path / "c", 2, value="number")

@@ -86,7 +86,7 @@ class Moved(Exception):
 
 
 class LostShard:
-    """Stands in for a store that cannot be opened: every call raises `OutOfReach`."""
+    """Stands in for a store that cannot be opened, until it can: every call raises `OutOfReach`."""
 
     def __init__(self, path: str, why: Exception) -> None:
         self.path, self._why = path, why

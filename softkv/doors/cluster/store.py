@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from operator import methodcaller
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,10 +25,10 @@ from softkv.asking.view import View
 from softkv.doors.cluster.checking import examined
 from softkv.doors.cluster.manifest import Manifest, bucket_of, bucket_without_key
 from softkv.doors.cluster.parts import added_by, columns_of, keys_of, numbers_of, outcomes, partly_added
-from softkv.doors.cluster.shard import Carrier, Shard, out_of_reach
+from softkv.doors.cluster.shard import Carrier, LostShard, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
-from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, InputError, SoftKVError
+from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, InputError, SoftKVError, StoreError
 from softkv.storage import Added, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates
 from softkv.storage.catalog.batches import Stamp
@@ -115,7 +115,7 @@ class ShardedStore:
         return views
 
     def _follow(self) -> None:
-        """Follow another process to the newest manifest, unless this handle is the only one that writes.
+        """Follow another process to the newest manifest, unless only this handle writes, and open what was lost.
 
         Old shards are not closed, since another thread may be reading them; they go with their last user.
         """
@@ -123,6 +123,19 @@ class ShardedStore:
             manifest, known = Manifest.read(self.path), dict(zip(self.manifest.shards, self.shards, strict=True))
             shards = (known.get(one) or self._opened(manifest, n) for n, one in enumerate(manifest.shards))
             self.move_to(manifest, list(shards))
+        if any(isinstance(one, LostShard) for one in self.shards):
+            with self._turns:
+                self.move_to(self.manifest, [self._found_again(number) for number in range(len(self.shards))])
+
+    def _found_again(self, number: int) -> Shard:
+        """A shard; if it is lost, it may be back where it was, or be lost for another reason now."""
+        shard: Any = self.shards[number]
+        if isinstance(shard, LostShard):
+            try:
+                return self._opened(self.manifest, number)
+            except (StoreError, OSError) as error:  # such as another store in its place
+                shard = LostShard(shard.path, error)
+        return cast(Shard, shard)
 
     def is_at(self, manifest: Manifest) -> bool:
         """Whether the handle is open and still uses this manifest."""
