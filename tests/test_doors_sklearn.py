@@ -31,6 +31,8 @@ import softkv
 from softkv import errors
 from softkv.doors import held
 from softkv.doors.held import Items
+from softkv.doors.remote.connection import ServerConnection
+from softkv.doors.remote.handle import RemoteStore
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
 
 from .databases import count_as_large
@@ -496,6 +498,11 @@ def test_a_store_of_another_kind_is_refused(tmp_path: Path) -> None:
         SoftKVClassifier.from_store(tmp_path / "s")
     with pytest.raises(errors.StoreNotFound):
         SoftKVRegressor.from_store(tmp_path / "other")
+    remote: Any = RemoteStore(ServerConnection("http://localhost:8001/s", "a-token"), writes=False)
+    with remote, softkv.open(tmp_path / "s", "r") as db, db.snapshot() as snapshot:
+        for store in (remote, snapshot):
+            with pytest.raises(errors.KindError, match=rf"{type(store).__name__}\. Give the directory"):
+                SoftKVClassifier.from_store(store)
     for address in ("http://localhost:8001/s", f"ray:{tmp_path / 's'}"):
         with pytest.raises(errors.InputError, match="on this machine"):
             SoftKVRegressor.from_store(address)

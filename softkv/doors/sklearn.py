@@ -24,6 +24,7 @@ import numpy as np
 from softkv.answer import Answers
 from softkv.asking.question import Compared
 from softkv.database import SoftKV
+from softkv.database.reader import Reader
 from softkv.doors.held import Choices, InMemory, Items, OnDisk, require_kind
 from softkv.doors.promising import PromisingLabels, PromisingNumbers
 from softkv.errors import InputError, KindError, MissingExtra
@@ -160,6 +161,11 @@ class _SoftKV(BaseEstimator):
         tolerance: float = 0.01,
     ) -> Estimator:
         """An estimator that is fitted on what a store holds, of its kind, and compares as the store does."""
+        if isinstance(store, Reader) and not isinstance(store, SoftKV):
+            raise KindError(
+                f"expected a store on this machine, open or by its path, got {type(store).__name__}. Give the "
+                "directory of the store, since an estimator reads what is there now; export a served one, and load it."
+            )
         path = store.path if isinstance(store, SoftKV) else _path(store)
         held = OnDisk.there(path, _temperature(temperature))
         db = held.db()
