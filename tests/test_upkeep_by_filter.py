@@ -209,6 +209,16 @@ def test_a_named_batch_by_filter_is_done_once(tmp_path: Path) -> None:
             db.set_values(where={"$value": {"$lt": 1}}, values=-2.0, batch="s")
 
 
+def test_a_named_batch_by_a_filter_of_tuples_is_that_of_lists(tmp_path: Path) -> None:
+    """Filters take tuples and numbers of NumPy, so a batch does, and it is the one with lists."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["a", "b", "c"], [1.0, 2.0, 3.0], payloads=[{"n": n} for n in range(3)])
+        assert db.delete(where={"n": {"$in": (np.int64(0), 2)}}, batch="d") == 2
+        db.add("d", 4.0, payloads={"n": 0})
+        assert db.delete(where={"n": {"$in": [0, 2]}}, batch="d") == 2
+        assert list(db) == ["b", "d"]
+
+
 def test_a_named_batch_that_matches_nothing_is_done_once_too(tmp_path: Path) -> None:
     """Sent again, it changes nothing that was added since; with other content, it is refused."""
     with softkv.open(tmp_path / "s") as db:

@@ -279,7 +279,16 @@ def _asking(keys: object, where: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError("expected keys or where=, got both. Give one of them.")
     if not where:
         raise InputError("where={} matches all items; expected a filter that asks something. `clear` deletes all.")
-    return dict(where)
+    return {name: _as_json(one) for name, one in where.items()}
+
+
+def _as_json(part: Any) -> Any:
+    """A part of a filter, with lists for tuples and plain numbers for those of NumPy."""
+    if isinstance(part, Mapping):
+        return {name: _as_json(one) for name, one in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_as_json(one) for one in part]
+    return part.item() if isinstance(part, np.generic) else part
 
 
 def _named(keys: list[str]) -> list[str]:
