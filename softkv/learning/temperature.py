@@ -30,6 +30,7 @@ LOOKED_AT = 8  # columns of a key from which its random number is drawn, unless 
 WANTED = 10.0  # the effective number that is aimed at
 FEWEST = 2.0  # its lower limit, for stores of few items
 ROUNDINGS = 4.0  # of a score, in the lowest temperature: they move an answer by about a hundredth of its spread
+PRODUCTS = "dot", "cosine"  # forms whose scores are rounded like their terms; distances of equal vectors are exactly 0
 BINS = 4096
 SPAN = np.log(1e12)  # logarithmic range of the bins: gaps below 1e-12 of the largest count as 0
 HALVINGS = 32  # bisections of the range of log temperatures, which leave an error of about 1e-8
@@ -77,28 +78,30 @@ def typical_temperature(
             low = middle
         else:
             high = middle
-    return max(float(np.exp(high)), _finest(best, keys, compared)) * unit
+    finest = _finest(best, keys) if compared.form in PRODUCTS else 0.0
+    return max(float(np.exp(high)), finest) * unit
 
 
 def finest_temperature(
     keys: Reals, live: Flags | None, compared: Compatibility, asked: npt.NDArray[np.int64], unit: float
 ) -> float:
     """The lowest temperature at which scores of items like those asked count for more than their rounding; or 0."""
+    if compared.form not in PRODUCTS:
+        return 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         best, _ = _extremes(_left_out(keys, live, compared, asked, unit), len(asked))
-        return _finest(best, keys, compared) * unit
+        return _finest(best, keys) * unit
 
 
-def _finest(best: Floats, keys: Reals, compared: Compatibility) -> float:
-    """The lowest temperature for items whose best scores are these.
-
-    Sums of products are rounded in proportion to their terms. Distances are not: those of equal vectors are exactly 0.
-    """
-    if compared.form not in ("dot", "cosine"):
-        return 0.0
+def _finest(best: Floats, keys: Reals) -> float:
+    """The lowest temperature for items whose best scores are these sums of products."""
     size = float(np.median(np.abs(best)))  # of many items; the largest could be that of a single one far away
-    rounding = float(np.finfo(keys.dtype).eps) * (4 + math.sqrt(keys.shape[1])) * size
-    return ROUNDINGS * rounding if math.isfinite(size) else 0.0
+    return ROUNDINGS * _rounding(size, keys.shape[1], keys.dtype) if math.isfinite(size) else 0.0
+
+
+def _rounding(size: float, width: int, kind: npt.DTypeLike) -> float:
+    """How far rounding moves scores of this size, of keys of this width and type."""
+    return float(np.finfo(np.dtype(kind)).eps) * (4 + math.sqrt(width)) * size
 
 
 def _left_out(
@@ -177,7 +180,7 @@ def _gaps(blocks: ScoredBlocks, best: Floats, worst: Floats, width: int) -> tupl
     """A histogram of the gaps below the best score: their sizes (BINS,), and counts for each item asked (b, BINS)."""
     asked = len(best)
     widest, largest = float((best - worst).max()), float(np.maximum(np.abs(best), np.abs(worst)).max())
-    rounded = np.finfo(np.float32).eps * (4 + math.sqrt(width)) * largest
+    rounded = _rounding(largest, width, np.float32)
     # The scores are all equal but for rounding, or overflow, or are NaN.
     if not rounded < widest < np.inf:
         return None
