@@ -15,7 +15,7 @@ import pytest
 import softkv
 from softkv.asking import lists as asking_lists
 from softkv.asking import route
-from softkv.index import looks, measuring, search, strata
+from softkv.index import looks, measuring, planned, search, strata
 from softkv.maths import blas
 from softkv.maths.compatibility import additive, bilinear
 from softkv.maths.strata import Draw
@@ -295,13 +295,13 @@ def test_rows_of_no_list_are_not_read_for_a_plan_that_does_not_hold(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A measured answer reads them, so they would be read twice."""
-    db, with_tail, held = stores["cosine"], search._with_tail, list[bool]()
+    db, with_tail, held = stores["cosine"], planned._with_tail, list[bool]()
 
     def watched(*given: Any) -> Any:
         held.append(bool(given[3].sure.all()))
         return with_tail(*given)
 
-    monkeypatch.setattr(search, "_with_tail", watched)
+    monkeypatch.setattr(planned, "_with_tail", watched)
     found = [db.lookup(query, temperature=4 * SMALL["cosine"], tolerance=TOLERANCE) for query in QUERIES]
     assert 0 < len(held) == sum(one.route == "calibrated" for one in found) < len(QUERIES) - 10
     assert all(held)

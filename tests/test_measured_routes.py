@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.asking import lists as asking_lists
 from softkv.asking import route, sampled
 from softkv.index import measuring, strata
 from softkv.index.strata import LOG_MASS, SOFT, Population, Variances
@@ -370,14 +371,14 @@ def test_what_is_drawn_follows_from_the_secret_the_generation_and_the_query(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither temperature, tolerance nor commit matter; another query, generation and secret draw otherwise."""
-    drawer, seeds = sampled.drawer, list[int]()
+    drawer, seeds = asking_lists.drawer, list[int]()
 
     def noted(*given: Any) -> np.random.Generator:
         found = drawer(*given)
         seeds.append(found.bit_generator.state["state"]["state"])
         return found
 
-    monkeypatch.setattr(sampled, "drawer", noted)
+    monkeypatch.setattr(asking_lists, "drawer", noted)
 
     def seed(db: softkv.SoftKV, query: np.ndarray = QUERIES[0], **options: Any) -> int:
         seeds.clear()

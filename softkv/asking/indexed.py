@@ -17,8 +17,9 @@ import numpy as np
 from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
-from softkv.index.late import LARGEST, Change, Homes, Past, following
+from softkv.index.late import LARGEST, Change, Homes, Past, following, outlined_in
 from softkv.index.lists import ListIndex
+from softkv.index.outline import Outline
 from softkv.index.shuffling import heads_first
 from softkv.logs import log_of
 from softkv.maths.blas import at_most
@@ -199,9 +200,16 @@ class Followed:
         noted = np.sort(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
         self._noted = noted[np.diff(noted, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
         # With the rows that joined its lists, by statistics as they were measured.
-        self.joined = replace(base, joined=owners)
+        self.joined = replace(base, joined=owners, late=self._late(len(owners)))
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
+
+    def _late(self, count: int) -> Outline | None:
+        """The outline of so many rows behind the lists, where that of each is known."""
+        found = outlined_in(self._changes)
+        if self.base.outline is None or found is None or len(found[1]) != count:
+            return None
+        return replace(self.base.outline, codes=found[0], rests=found[1])
 
     def index(self, snapshot: Snapshot) -> ListIndex:
         """The index that estimates go by, without deleted rows."""
@@ -246,7 +254,12 @@ class Followed:
         order = live[np.argsort(last, kind="stable")]
         rows, means = order[: index.rows], index.lists.means
         order[: index.rows], heads = with_heads(snapshot, index.form, rows, index.offsets, means=means)
-        return order, replace(index, heads=heads)
+        outline = self.base.outline and Outline.of(
+            lambda start, stop: index.form.keys(snapshot.vectors(order[start:stop])), index.offsets, index.lists
+        )
+        if outline is not None and self.base.outline is not None:
+            outline = replace(outline, reach=self.base.outline.reach)
+        return order, replace(index, heads=heads, outline=outline)
 
     def next(self, snapshot: Snapshot, homes: Homes, most: int) -> Change:
         """The change for the next rows, at most `most` of them, and for deleted rows."""
@@ -260,7 +273,13 @@ class Followed:
         there, gone = found >= 0, np.concatenate([dead, rows[~live]])
         arrived = Drift.of(self.base.lists, found[there].astype(np.int64), keys[there], values[there])
         drift = summed([arrived, self._left(snapshot, dead)])
-        return Change(self.past.file, self.past.number, first, self.past.gone + len(gone), owners, gone, drift)
+        numbers, outlined = (self.past.file, self.past.number, first, self.past.gone + len(gone)), None
+        if self.base.outline is not None:
+            outlined = self.base.outline.nothing(len(owners))
+            some = self.base.outline.coded(keys[there], found[there].astype(np.int64), self.base.lists)
+            for whole, part in zip(outlined, some, strict=True):
+                whole[come[there] - first] = part
+        return Change(*numbers, owners, gone, drift, outlined)
 
     @cached_property
     def _drift(self) -> Drift:

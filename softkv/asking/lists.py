@@ -20,10 +20,13 @@ from softkv.asking.view import View
 from softkv.index.calibration import Plan
 from softkv.index.lists import OUTGROWN, ListIndex
 from softkv.index.opening import LEVELS
-from softkv.index.search import Asked, Estimate, Readable, assured, best, calibrated, together
+from softkv.index.planned import PLANNED, calibrated
+from softkv.index.screening import pays
+from softkv.index.search import Asked, Estimate, Readable, assured, best, together
 from softkv.maths.blas import at_most, shared
 from softkv.maths.blending import Numbers, blend_of_rows
 from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.maths.drawing import drawer
 from softkv.maths.inputs import checked
 from softkv.maths.lookup import Found
 from softkv.maths.nearfield import Run, Score
@@ -36,6 +39,7 @@ BROAD = 0.1  # the share of rows that is assumed to be read if no plan says how 
 GATHERED = 1 << 18  # numbers of keys that are gathered at once
 WORTH_THREADS = 4  # times GATHERED, from which on threads share the work
 ROUNDING = 2.0**-22  # of logits, as a share of them
+SCREENED = 1  # the purpose of a draw of rows by an outline: if that fails, rows are drawn anew from lists
 MOVED = 2.0**-25  # how far that usually moves a value, as a share of the value scale
 
 
@@ -120,7 +124,9 @@ class Asking:
     def against_plan(self, number: int, *, drawn: bool) -> str | None:
         """Why the plan of a query is not followed, if so: it reads so much that another route is faster."""
         plan = None if self.k is not None or self.question.guarantee else self.plans[number]
-        return None if plan is None else against_plan(self.view, self.question, plan.share, drawn=drawn)
+        if plan is None:
+            return None
+        return against_plan(self.view, self.question, plan.share, drawn=drawn, screened=bool(self.drawn[number]))
 
     def unrehearsed(self, number: int) -> str:
         """Why the index cannot answer a query."""
@@ -142,9 +148,19 @@ class Asking:
 
     @cached_property
     def plans(self) -> list[Plan | None]:
-        """The plan of each query."""
-        question, calibration = self.question, self.index.calibration
-        return [calibration.plan(one, question.tolerance, question.confidence) for one in self.equal.tolist()]
+        """The plan of each query: one that leaves room for what is drawn, if rows are."""
+        return [self._plan(one, drawn) for one, drawn in zip(self.equal.tolist(), self.drawn.tolist(), strict=True)]
+
+    def _plan(self, temperature: float, drawn: bool) -> Plan | None:
+        question, plan, found = self.question, self.index.calibration.plan, None
+        if drawn:
+            found = plan(temperature, PLANNED * question.tolerance, question.confidence)
+        return found or plan(temperature, question.tolerance, question.confidence)
+
+    @cached_property
+    def drawn(self) -> Flags:
+        """For which queries rows of the lists are drawn, (b,)."""
+        return pays(self.index, self.vectors)
 
     def answers(self, some: Rows) -> Estimate:
         """Estimate some of the queries, as many at once as there is room for their logits."""
@@ -200,7 +216,23 @@ class Asking:
             assert self.depth is not None
             return best(self.index, arena, asked, self.depth, show=max(self.k, self.show))
         plans = [plan for plan in (self.plans[number] for number in some.tolist()) if plan is not None]
-        return calibrated(self.index, arena, asked, plans, tolerance, show=self.show)
+        confidence, queries = self.question.confidence, some.tolist()
+        return calibrated(
+            self.index,
+            arena,
+            asked,
+            plans,
+            self.drawn[some],
+            lambda number: self.random(queries[number : number + 1], SCREENED),
+            tolerance=tolerance,
+            confidence=confidence,
+            show=self.show,
+        )
+
+    def random(self, some: Sequence[int] | Rows, *purpose: int) -> np.random.Generator:
+        """What is drawn for some of the queries: it follows from them, a purpose and the secret of the store."""
+        snapshot, queries = self.view.snapshot, np.asarray(self.question.queries, np.float32)[some]
+        return drawer(snapshot.secret, queries.tobytes().hex(), snapshot.generation, *purpose)
 
     def presented(self, found: Estimate, some: Rows, way: str) -> Answers:
         """Estimates as answers; the content of those that are not sure means nothing."""

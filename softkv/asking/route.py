@@ -56,6 +56,7 @@ ASKED_NUMBER = 1.0  # for each number of a row, for each query
 BATCHED = 7  # a scan takes so many times less for one of many queries than for one alone
 # Reading a row in a list counts so many times as much as in a scan, beside drawing: for one query, for each of several.
 LISTED = 2.0, 1.0
+OUTLINED = 100  # and a row that is screened takes as long as reading so many numbers, whatever their width
 SCATTERED = 4.0  # and when compared with a scan of few numbers
 TYPICAL = 22_000  # rows that an ordinary query draws
 FINEST = 1e-5  # a tolerance below this is one that rounding in float32 does not keep
@@ -220,17 +221,23 @@ def gathers_rather(rows: int, view: View, question: Question) -> bool:
     return gathers(rows, view, count) and rows * _numbers(view) * compared <= started + TYPICAL * each
 
 
-def against_plan(view: View, question: Question, share: float, *, drawn: bool = False) -> str | None:
-    """Why lists are not read as planned if that takes this share of their rows; `drawn` if drawing was tried before."""
+def against_plan(
+    view: View, question: Question, share: float, *, drawn: bool = False, screened: bool = False
+) -> str | None:
+    """Why lists are not read as planned if that takes this share of their rows.
+
+    `drawn` is whether drawing was tried before, and `screened` whether an outline tells which of the rows to read.
+    """
     index, rows = view.index, view.snapshot.rows
     assert index is not None
     numbers = _numbers(view)
+    planned = share * (min(numbers, OUTLINED) if screened else numbers)
     if not drawn and measures(view, question):
         started, each = _drawing(view, len(question.queries))
-        if LISTED[len(question.queries) > 1] * share * rows * numbers > started + TYPICAL * each:
+        if LISTED[len(question.queries) > 1] * planned * rows > started + TYPICAL * each:
             return PLANNED
-    read = share * index.known + (rows - index.known) + COPIED * len(index.strangers)
-    return MOST_READ if CHEAP + SCATTERED * read * numbers > rows * numbers else None
+    read = planned * index.known + ((rows - index.known) + COPIED * len(index.strangers)) * numbers
+    return MOST_READ if CHEAP + SCATTERED * read > rows * numbers else None
 
 
 def _numbers(view: View) -> int:

@@ -20,7 +20,6 @@ from softkv.asking.view import View
 from softkv.index.measuring import measured
 from softkv.index.strata import Population, supposed
 from softkv.maths.blas import at_most
-from softkv.maths.drawing import drawer
 from softkv.maths.farfield import tilted
 from softkv.ndarrays import Flags, Floats
 
@@ -35,11 +34,10 @@ def estimate(
 
     `asking` is the question as another route prepared it, or None.
     """
-    index, snapshot = view.index, view.snapshot
+    index = view.index
     assert index is not None
     asking = asking or Asking(view, index, question, mask)
     everyone = np.arange(len(question.queries))
-    queries, secret = np.asarray(question.queries, np.float32), snapshot.secret
     population = view.population if mask is None else Population(index, mask)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is scanned instead
         found = measured(
@@ -47,7 +45,7 @@ def estimate(
             population,
             asking.arena(),
             asking.asked(everyone),
-            lambda some: drawer(secret, queries[some].tobytes().hex(), snapshot.generation),
+            asking.random,
             tolerance=question.tolerance,
             confidence=question.confidence,
             most=worth_drawing(view, len(everyone)),

@@ -18,7 +18,7 @@ from softkv.asking.view import Spanned, View
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.encoding import decoded, encoded
-from softkv.index.lists import MEASURED, ListIndex
+from softkv.index.lists import MEASURED, UNKNOWN, ListIndex
 from softkv.index.opening import LEVELS
 from softkv.index.verdict import CHANGED, Verdict
 from softkv.logs import log_of
@@ -102,7 +102,7 @@ class Spanning(View):
     def _read(self, file: IndexFile, marks: list[str]) -> Calibration:
         try:
             facts, arrays = decoded(file.read())
-            found = Calibration(*(arrays[name] for name in MEASURED))
+            found = Calibration(*((UNKNOWN | arrays)[name] for name in MEASURED))
             if found.problem:
                 raise IndexDamaged(f"it {found.problem}")
             return found if facts["of"] == marks else UNREHEARSED

@@ -33,6 +33,8 @@ from softkv.index.dividing import divided
 from softkv.index.engine import chosen_backend
 from softkv.index.forecast import Forecast, forecast
 from softkv.index.lists import ListIndex
+from softkv.index.opening import NEAREST
+from softkv.index.outline import Outline
 from softkv.index.rehearsal import Whole, rehearsed
 from softkv.learning.temperature import size_of
 from softkv.logs import log_of
@@ -42,6 +44,7 @@ from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.inputs import is_whole
 from softkv.maths.moments import ReadRows, measured, with_rows
+from softkv.maths.ranking import Ranking
 from softkv.ndarrays import Flags, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 from softkv.storage import Snapshot, Store
@@ -316,20 +319,25 @@ def _rehearsed(
     assert lists is not None
     most = REFINED if begun.is_refined else REHEARSED
     held_out = _drawn(snapshot, begun.rows, most) if asked is None else np.full(len(asked), -1)
+    rows, ranked = _rows(snapshot, form), list[tuple[Reals, Ranking]]()
     order = np.random.default_rng(2).permutation(len(held_out))  # some of them choose, and others judge
     askers = held_out[order]
     calibration = rehearsed_by(
         Askers(snapshot.vectors(askers) if asked is None else asked[order], askers, snapshot.live[: begun.rows]),
         partial(lists_of, lists, offsets, form, snapshot),
         offsets,
-        _rows(snapshot, form),
+        rows,
         form,
         temperatures,
         scale=snapshot.value_scale,
+        ranked_rows=lambda *given: ranked.append(given),
         progress=partial(progress, "rehearsing"),
     )
     facts = {"calibrated on": "items" if asked is None else "queries"}
-    return ListIndex(form, offsets, lists, calibration, facts, heads=begun.heads)
+    outline = Outline.of(lambda start, stop: rows(start, stop)[0], offsets, lists, partial(progress, "outlining rows"))
+    if outline is not None:
+        outline = outline.reaching(lists, offsets, *ranked[0], by_distance=form.measures_distance)
+    return ListIndex(form, offsets, lists, calibration, facts, heads=begun.heads, outline=outline)
 
 
 class Askers(NamedTuple):
@@ -357,8 +365,9 @@ def rehearsed_by(
     *,
     scale: float,
     progress: Progress,
+    ranked_rows: Callable[[Reals, Ranking], None] = untold,
 ) -> Calibration:
-    """Rehearse lists; `among` computes their statistics from some rows only."""
+    """Rehearse lists; `among` computes their statistics from some rows only, and `ranked_rows` is told of the best."""
     vectors, compared = asked.queries, COMPATIBILITIES.get(form.compatibility)
     rewritten, added = form.queries(vectors, compared, np.ones(len(vectors)))
     queries = rewritten if form.measures_distance else rewritten.astype(np.float32)  # as dot products take them
@@ -375,6 +384,9 @@ def rehearsed_by(
         temperatures,
         scale=scale,
         whole=whole,
+        near=NEAREST,
+        by_distance=form.measures_distance,
+        ranked_rows=ranked_rows,
         progress=progress,
     )
 

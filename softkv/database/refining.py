@@ -15,6 +15,8 @@ from softkv.asking.view import View
 from softkv.index.dividing import emptied
 from softkv.index.late import Homes
 from softkv.index.lists import OUTGROWN, ListIndex
+from softkv.index.opening import NEAREST
+from softkv.index.outline import is_worth_it
 from softkv.maths.forms import Form
 from softkv.ndarrays import Counts, Reals, Rows
 
@@ -33,10 +35,18 @@ def refinable(view: View, form: Form, lists: int | None) -> ListIndex | None:
 
 
 def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
-    """Whether an index was calibrated on items, at these temperatures, and no item was added or deleted since."""
+    """Whether an index was calibrated on items, at these temperatures, and no item was added or deleted since.
+
+    An index of an earlier version may lack what one that is built now has.
+    """
     before, calibrated_on = index.calibration.temperatures, index.facts.get("calibrated on")
     same = len(before) == len(temperatures) and np.allclose(before, temperatures, rtol=1e-6)
-    return same and calibrated_on == "items" and not view.changes and view.verdict is None and index.heads is not None
+    whole = (
+        index.heads is not None
+        and int(index.calibration.near[0]) == NEAREST
+        and (index.outline is not None or not is_worth_it(index.lists))
+    )
+    return same and calibrated_on == "items" and not view.changes and view.verdict is None and whole
 
 
 def owners_of(view: View, index: ListIndex, rows: Rows) -> Counts:

@@ -78,6 +78,8 @@ class Calibration:
     depths: Reals  # (c, len(BEST)), the share of the k best rows that is expected before all of them are found
     # (len(BEST),), how many queries that share none of their best rows would tell as much; 0 where nobody knows.
     independent: Reals = field(default_factory=lambda: np.zeros(len(BEST)))
+    # (1,), how many of the lists nearest to a query were opened at every level; indexes of before opened none of them.
+    near: Counts = field(default_factory=lambda: np.zeros(1, np.int64))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -132,6 +134,8 @@ class Calibration:
         worth = self.independent
         if worth.shape != (len(BEST),) or not ((worth >= 0) & (worth <= len(self.best))).all():
             return "counts more queries than were asked"
+        if self.near.shape != (1,) or self.near.dtype != np.int64 or self.near[0] < 0:
+            return "opened lists that are none"
         for name in ("doubts", "errors", "log_mass_errors", "surprises"):
             shape = getattr(self, name).shape
             if shape != (len(self.temperatures), len(self.best), len(LEVELS)):

@@ -15,11 +15,11 @@ from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.ndarrays import AnyArray
 
 MAGIC = b"softkv index\n"
-FORMAT = 3  # 1 knew of no rows that join lists, 2 held the share of each label in each list
-READ = (2, FORMAT)  # they differ in labels only, and those of format 2 are refused where they are decoded
+FORMAT = 4  # 1 knew of no rows that join lists, 2 held the share of each label in each list, 3 had no outline
+READ = (2, 3, FORMAT)  # of 2 and 3 only labels differ, and those of format 2 are refused where they are decoded
 ALIGNED = 64
 LONGEST_HEADER = 1 << 24
-TYPES = ("float32", "float64", "int32", "int64")
+TYPES = ("float32", "float64", "int8", "int32", "int64", "uint8")
 
 Arrays = dict[str, AnyArray]
 

@@ -19,10 +19,11 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import ListIndex
+from softkv.index.outline import Coded
 from softkv.maths.blas import shared
 from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
-from softkv.ndarrays import Counts, Reals
+from softkv.ndarrays import AnyArray, Counts, Reals
 
 RUN = 32  # neighbouring lists, at most, that are compared with a row together
 NEAREST = 12  # of these runs, at most, are: with 8, one row in forty gets another list
@@ -33,6 +34,7 @@ BLOCK = 1 << 8  # rows that are compared with all lists at once
 LARGEST = 31 << 20  # bytes of a change, at most
 GROWN = 4  # a change has at least so many times the size of the next one, or both become one
 Owners = npt.NDArray[np.int32]
+_OUTLINED = "codes", "rests"
 _NUMBERS = ("file", "since", "first", "gone")
 
 
@@ -47,6 +49,7 @@ class Change:
     owners: Owners  # (n,), the list of each added row; -1 for no list
     dead: Counts  # the rows that were deleted since the previous change, and are in no list any more
     drift: Drift
+    outlined: Coded | None = None  # the codes of the outline of each added row, (n, r), and its rests, (n,)
 
     @property
     def known(self) -> int:
@@ -61,14 +64,17 @@ class Change:
     @property
     def size(self) -> int:
         """The bytes of its arrays."""
-        arrays = [self.owners, self.dead, *(getattr(self.drift, one.name) for one in fields(self.drift))]
+        drift = (getattr(self.drift, one.name) for one in fields(self.drift))
+        arrays = [self.owners, self.dead, *(self.outlined or ()), *drift]
         return sum(array.nbytes for array in arrays)
 
     def encoded(self) -> bytes:
         """The change as bytes."""
         facts = {name: getattr(self, name) for name in _NUMBERS}
         drift = {f"drift.{one.name}": getattr(self.drift, one.name) for one in fields(self.drift)}
-        return b"".join(encoded(facts, {"owners": self.owners, "dead": self.dead, **drift}))
+        rows: dict[str, AnyArray] = {"owners": self.owners, "dead": self.dead}
+        rows |= dict(zip(_OUTLINED, self.outlined or (), strict=False))
+        return b"".join(encoded(facts, rows | drift))
 
     @classmethod
     def decoded(cls, content: bytes, index: ListIndex, *, labels: int = 0) -> "Change":
@@ -77,7 +83,9 @@ class Change:
         try:
             drift = Drift(*(arrays[f"drift.{one.name}"] for one in fields(Drift)))
             file, since, first, gone = (facts[name] for name in _NUMBERS)
-            found = cls(file, since, first, gone, arrays["owners"], arrays["dead"], drift)
+            codes, rests = (arrays.get(name) for name in _OUTLINED)
+            outlined = None if codes is None or rests is None else (codes, rests)
+            found = cls(file, since, first, gone, arrays["owners"], arrays["dead"], drift, outlined)
         except KeyError as error:
             raise IndexDamaged(f"a change of the index lacks {error}") from error
         problem = found._problem(index, labels)
@@ -94,6 +102,10 @@ class Change:
                 return f"holds {name} that are none"
         if len(self.owners) and not (self.owners.min() >= -1 and self.owners.max() < len(index.lists.counts)):
             return "names lists that are not there"
+        if self.outlined is not None:
+            problem = None if index.outline is None else index.outline.problem_of(len(self.owners), *self.outlined)
+            if problem or index.outline is None:
+                return problem or "holds an outline that the index has not"
         if len(self.dead) > self.gone or not ((self.dead >= 0) & (self.dead < self.known)).all():
             return "names dead rows that are not there"
         return problem_of_drift(self.drift, index.lists, labels)
@@ -105,9 +117,17 @@ def joined(changes: Sequence[Change]) -> Change:
     if len(changes) == 1:
         return first
     owners, dead = (np.concatenate([getattr(one, name) for one in changes]) for name in ("owners", "dead"))
-    return Change(
-        first.file, first.since, first.first, changes[-1].gone, owners, dead, summed([one.drift for one in changes])
-    )
+    numbers, drift = (first.file, first.since, first.first, changes[-1].gone), summed([one.drift for one in changes])
+    return Change(*numbers, owners, dead, drift, outlined_in(changes))
+
+
+def outlined_in(changes: Sequence[Change]) -> Coded | None:
+    """The outline of all rows that were added, where there is one of each."""
+    known = [one.outlined for one in changes if one.outlined is not None]
+    if not known or len(known) < len(changes):
+        return None
+    codes, rests = (np.concatenate(some) for some in zip(*known, strict=True))
+    return codes, rests
 
 
 def following(

@@ -18,6 +18,7 @@ import numpy as np
 from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration, quantile_of
 from softkv.index.encoding import decoded, encoded
+from softkv.index.outline import Outline
 from softkv.index.shuffling import problem_of_heads
 from softkv.maths.farfield import Lists, Units
 from softkv.maths.forms import FORMS, Form
@@ -28,7 +29,21 @@ from softkv.ndarrays import AnyArray, Counts, Reals
 
 OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows
 FAR = 1.15  # how far a late row may be from the mean of its list, in radii of the list
-MEASURED = ("temperatures", "doubts", "errors", "log_mass_errors", "surprises", "best", "depths", "independent")
+MEASURED = (
+    "temperatures",
+    "doubts",
+    "errors",
+    "log_mass_errors",
+    "surprises",
+    "best",
+    "depths",
+    "independent",
+    "near",
+)
+UNKNOWN: dict[str, AnyArray] = {
+    "independent": np.zeros(len(BEST)),
+    "near": np.zeros(1, np.int64),
+}  # to versions that measured less
 
 
 def _nobody() -> Counts:
@@ -49,6 +64,8 @@ class ListIndex:
     sizes: Counts | None = None  # (l,), how many rows lists were made of, if late rows were laid into them since
     heads: Counts | None = None  # (l,), how many of the first rows of each list are its head, dead ones included
     bodies: tuple[Counts, Counts] | None = None  # (l,) each: the range in which joined rows lie in random order
+    outline: Outline | None = None  # of the rows in lists, where it is worth its size
+    late: Outline | None = None  # of the rows behind them, where it is known of all
 
     @property
     def rows(self) -> int:
@@ -146,9 +163,8 @@ class ListIndex:
         """
         lists = with_rows(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
-        return replace(
-            self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of, heads=None
-        )
+        changed = replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of)
+        return replace(changed, heads=None, outline=None)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -158,6 +174,7 @@ class ListIndex:
         rows = {"offsets": self.offsets, "joined": self.joined}
         form = {"centre": self.form.centre, "lengths": self.form.lengths}
         known = {name: x for name, x in (("sizes", self.sizes), ("heads", self.heads)) if x is not None}
+        known |= {} if self.outline is None else self.outline.encoded()
         return encoded(facts, rows | form | known | arrays)
 
     @classmethod
@@ -171,7 +188,7 @@ class ListIndex:
         facts, arrays = decoded(content)
         try:
             lists = statistics_decoded(arrays, "lists.")
-            unknown = {"calibration.independent": np.zeros(len(BEST))}
+            unknown = {f"calibration.{name}": array for name, array in UNKNOWN.items()}
             measured = [(unknown | arrays)[f"calibration.{one}"] for one in MEASURED]
             form = Form(str(facts["form"]), str(facts["compatibility"]), arrays["centre"], arrays["lengths"])
             if form.name == "learned":
@@ -185,6 +202,7 @@ class ListIndex:
                 arrays["joined"],
                 sizes=arrays.get("sizes"),
                 heads=arrays.get("heads"),
+                outline=Outline.decoded(arrays),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IndexDamaged(f"the index lacks {error}: build the index again") from error
@@ -206,6 +224,8 @@ class ListIndex:
             return f"does not divide the {rows} rows into lists"
         problem = problem_of_statistics(self.lists, offsets, self.form.width(key_width))
         problem = problem or problem_of_heads(self.heads, offsets)
+        if self.outline is not None:
+            problem = problem or self.outline.problem(self.rows, self.lists.leading)
         return problem or self._problem_of_rows(rows) or self.calibration.problem
 
     def _problem_of_rows(self, rows: int) -> str | None:

@@ -72,8 +72,8 @@ class Look:
     def near(self, show: int) -> Near:
         """The sums over all rows that were read, and the heaviest of them."""
         read = Blend(self.known.peak, self.weights.e.sum(1), np.zeros_like(self.known.total), None)
-        heaviest = _heaviest(self.drawn.rows, self.logits, show)
-        return both(self.whole, Near(read, *heaviest, (self.logits > -np.inf).sum(1)), show)
+        best = heaviest(self.drawn.rows, self.logits, show)
+        return both(self.whole, Near(read, *best, (self.logits > -np.inf).sum(1)), show)
 
     def blend(self, units: Units, *, squares: bool) -> Blend:
         """The sums over whole lists, and over all rows that the drawn ones stand for; `squares` for their spread."""
@@ -224,7 +224,7 @@ def scored(asked: Asked, rows: Rows) -> Reals:
     return logits
 
 
-def _heaviest(rows: Rows, logits: Reals, show: int) -> tuple[Rows, Reals]:
+def heaviest(rows: Rows, logits: Reals, show: int) -> tuple[Rows, Reals]:
     """The heaviest of some rows for each query, (b, show) each; -1 where there are fewer."""
     found, best = np.full((len(logits), show), -1, np.int64), np.full((len(logits), show), -np.inf, np.float32)
     some = min(show, len(rows))

@@ -20,7 +20,19 @@ import numpy as np
 from softkv.index.lists import ListIndex
 from softkv.index.looks import FARTHEST, Look, Looker, looked, scored
 from softkv.index.opening import likeliest
-from softkv.index.search import Asked, Estimate, Readable, both, each_array, part_of, read_lists, tail_of, together
+from softkv.index.search import (
+    Asked,
+    Estimate,
+    Readable,
+    both,
+    each_array,
+    part_of,
+    read_lists,
+    replaced,
+    some_of,
+    tail_of,
+    together,
+)
 from softkv.index.strata import LOG_MASS, Guide, Model, Population, Variances, advice, first_lists, guide_of, seen_tilt
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers
@@ -111,7 +123,7 @@ class _Open:
             numbers=self.numbers[some],
             asked=part_of(self.asked, some),
             own=self.own[some],
-            known=_cut(self.known, some),
+            known=some_of(self.known, some),
             beside=self.beside.of(some),
             advised=self.advised.of(some),
             model=self.model.of(some),
@@ -240,11 +252,11 @@ class _Measuring:
             look = self._look(left, sizes)
             estimate = self._estimate(look, left.advised.foretold(sizes), left.plain.foretold(sizes))
             estimate = replace(estimate, tried=left.tried)
-            found = estimate if len(left.numbers) == len(found.sure) else _put(found, left.numbers, estimate)
+            found = estimate if len(left.numbers) == len(found.sure) else replaced(found, left.numbers, estimate)
             rest = np.flatnonzero(~estimate.sure)
             if not len(rest):
                 break
-            told, thought = _cut(look.told, rest), left.model.values.variance(sizes)[rest]
+            told, thought = some_of(look.told, rest), left.model.values.variance(sizes)[rest]
             left = replace(left, tried=left.tried + look.compared).of(rest)
         if len(unclear):
             again = everyone.of(unclear)
@@ -330,19 +342,3 @@ class _Measuring:
             apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
             spread_error = np.hypot(apart, FLOOR * wanted * larger) * size
         return Estimate(look.near(self.show), blend, error * size, log_mass_error, sure, effective_error, spread_error)
-
-
-def _cut(given: Any, some: Rows) -> Any:
-    """The results of some of the queries."""
-    return each_array(lambda x: x[some], given)
-
-
-def _put(given: Any, numbers: Rows, part: Any) -> Any:
-    """The results of all queries, with those of these numbers replaced."""
-
-    def replaced(old: Any, new: Any) -> Any:
-        whole = old.copy()
-        whole[numbers] = new
-        return whole
-
-    return each_array(replaced, given, part)

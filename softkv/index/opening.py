@@ -2,7 +2,8 @@
 
 The error that an unread list adds is estimated as if logits were normal: the uncertainty of Σ e^x given count, mean and
 variance, and that of the values given their slope. Lists are opened by how much error each saves per row to read; but
-first of all the few that are likeliest to hold the best rows, which an answer has to name. What remains is the doubt:
+first of all the few that are likeliest to hold the best rows, which an answer has to name, and those that are nearest:
+a row that is like the query lies in one of these, and statistics do not tell of it. What remains is the doubt:
 the expected error of the answer as a share of the value scale. Real lists are not normal, so a doubt is no error bar;
 calibration.py turns it into one.
 
@@ -11,16 +12,19 @@ Reads no rows.
 Shapes: b queries, l lists, j levels.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from softkv.maths.farfield import Lists, Tilt, critical, logarithm
+from softkv.maths.symmetric import diagonals
 from softkv.ndarrays import Counts, Flags, Floats, Reals
 
 # How many rows to read, as shares of all that are in lists.
 LEVELS = tuple(float(f"{share:.3g}") for share in np.geomspace(0.001, 0.4, 14))
 FIRST = 3  # lists that are opened at every level
+NEAREST = 4  # and of those nearest to the query
 LIKELY = 512  # lists in which the best rows are searched
 FAR = 8.0  # all rows are expected within so many standard deviations of the mean
 HALVINGS = 20  # steps of the bisection for the logit of the last of them
@@ -35,22 +39,35 @@ class Opening:
     stops: Counts  # (b, j), how many lists are open at a level
     doubts: Reals  # (b, j), the expected error then, as a share of the value scale
     log_mass: Reals  # (b,), of all lists, estimated
+    firsts: Counts  # (b,), how many are open at every level
+    apart: Reals  # (b, l), how far the values of each list are from the estimated answer, on average
 
 
 def opening(
-    lists: Lists, tilt: Tilt, *, scale: float, made_of: Counts | None = None, likely: Reals | None = None
+    lists: Lists,
+    tilt: Tilt,
+    *,
+    scale: float,
+    near: Counts | None = None,
+    made_of: Counts | None = None,
+    likely: Reals | None = None,
 ) -> Opening:
     """In which order lists are opened for some queries; `scale` is the value scale, and `likely` as in `likeliest`.
+
+    Those of (b, m) `near` are opened in any case.
 
     `made_of`, (l,), is how many rows lists were made of, if they have another number now. Errors were rehearsed with
     that number: with more rows the shape of a list, and so its error, stays the same.
     """
-    log_errors, total, log_mass = _log_errors(lists, tilt, lists.counts if made_of is None else made_of)
-    errors, first = np.exp(log_errors), min(FIRST, log_errors.shape[1])
+    log_errors, total, log_mass, apart = _log_errors(lists, tilt, lists.counts if made_of is None else made_of)
+    errors, some = np.exp(log_errors), min(FIRST, log_errors.shape[1])
     # By their logarithms: at low temperatures most errors are so small beside the largest that they are 0 as floats.
     priority = log_errors - logarithm(np.maximum(lists.counts, 1))
     likely = likeliest(lists, tilt) if likely is None else likely
-    np.put_along_axis(priority, np.argpartition(-likely, first - 1, axis=1)[:, :first], np.inf, axis=1)
+    np.put_along_axis(priority, np.argpartition(-likely, some - 1, axis=1)[:, :some], np.inf, axis=1)
+    if near is not None:
+        np.put_along_axis(priority, near, np.inf, axis=1)
+    firsts = (priority == np.inf).sum(1)
     order = np.argsort(-priority, axis=1)
     sorted_errors = np.take_along_axis(errors, order, axis=1)
     # Summed from the end: the difference of two large sums would be lost in rounding.
@@ -58,9 +75,39 @@ def opening(
     left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
     read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
     levels = np.array(LEVELS) * float(lists.counts.sum())
-    stops = np.stack([np.maximum(np.searchsorted(row, levels, side="right"), first) for row in read])
+    stops = [np.searchsorted(row, levels, side="right") for row in read]
+    stops = np.maximum(np.stack(stops), firsts[:, None])
     doubts = np.sqrt(np.take_along_axis(left, stops, axis=1)) / (total[:, None] * (scale or 1.0))
-    return Opening(order, stops, doubts, log_mass)
+    return Opening(order, stops, doubts, log_mass, firsts, apart)
+
+
+def nearest(lists: Lists, tilt: Tilt, queries: Reals, count: int, *, by_distance: bool) -> Counts:
+    """The lists whose means are nearest to queries, (b, d) as the tilt takes them: (b, m), at most `count` for each.
+
+    A key that is like a query lies in one of these, also where another list is likelier to hold the best row. Where
+    logits are no distances, queries count as being as long as usual keys.
+    """
+    close = tilt.peaks
+    if not by_distance:
+        longest = np.sqrt(np.einsum("bd,bd->b", queries, queries))[:, None]
+        close = close * (usual_length(lists) / np.where(longest > 0, longest, 1.0)) - lists.lengths / 2
+    close = np.where(lists.counts > 0, close, -np.inf)
+    some = min(count, close.shape[1])
+    return np.argpartition(-close, some - 1, axis=1)[:, :some]
+
+
+def within(lists: Lists) -> tuple[Reals, float]:
+    """The variance within lists along each leading axis, (r,), and that along all others together, of all rows."""
+    shares = lists.counts / max(1.0, float(lists.counts.sum()))
+    along: Reals = shares @ diagonals(lists.spreads, lists.leading)
+    return along, float(shares @ lists.outside)
+
+
+def usual_length(lists: Lists) -> float:
+    """The length of a usual key."""
+    along, beyond = within(lists)
+    between = float(lists.counts @ lists.lengths) / max(1.0, float(lists.counts.sum()))
+    return math.sqrt(max(0.0, between + float(along.sum()) + beyond))
 
 
 def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Reals]:
@@ -128,10 +175,11 @@ def likeliest(lists: Lists, tilt: Tilt) -> Reals:
     return np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
 
 
-def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals]:
-    """Logarithms of the squared errors that lists add, (b, l), the mass these are parts of, (b,), and its logarithm.
+def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals, Reals]:
+    """Logarithms of the squared errors that lists add, the mass these are parts of, its logarithm, and distances.
 
-    Errors and mass are relative to the largest mass of a list.
+    Errors, (b, l), and mass, (b,), are relative to the largest mass of a list. The distances, (b, l), are those of the
+    values of lists from the answer.
     """
     peak = tilt.logs.max(1)
     logs = tilt.logs - peak[:, None]
@@ -144,4 +192,4 @@ def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Real
     beyond = variances - np.minimum(tilt.within, variances)
     count = np.clip(lists.counts, 1, np.maximum(made_of, 1))
     squares = ((third + beyond * beyond / 2) * apart * apart + first * lists.noise) / count
-    return np.where(lists.counts > 0, 2.0 * logs + logarithm(squares), -np.inf), mass, peak + logarithm(mass)
+    return np.where(lists.counts > 0, 2.0 * logs + logarithm(squares), -np.inf), mass, peak + logarithm(mass), apart

@@ -22,14 +22,14 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.index.calibration import BEST, Calibration, independent, quantile_of
-from softkv.index.opening import LEVELS, Opening, needed, opening, ranked
+from softkv.index.opening import LEVELS, Opening, nearest, needed, opening, ranked
 from softkv.maths.farfield import AS_GIVEN, Apart, Lists, Units, estimated_apart, tilted, without
 from softkv.maths.moments import ReadRows
 from softkv.maths.ranking import Ranking, no_ranking
 from softkv.maths.shares import Shares
 from softkv.maths.symmetric import unpacked
 from softkv.ndarrays import Counts, Flags, Floats, Reals
-from softkv.progress import Progress
+from softkv.progress import Progress, untold
 
 HELD = 1 << 24  # sums held at once
 WEIGHED = 1 << 24  # weights held at once
@@ -64,11 +64,16 @@ def rehearsed(
     *,
     scale: float,
     whole: Whole,
+    near: int = 0,
+    by_distance: bool = False,
+    ranked_rows: Callable[[Reals, Ranking], None] = untold,
     progress: Progress | None = None,
 ) -> Calibration:
     """Measure how wrong estimates by these lists are, on (c, d) queries as dot products take them.
 
     `counted` says which rows are in the sums, and `added`, (c,), what is added to every score of a query.
+    `near` is how many of the lists nearest to a query are opened in any case, `by_distance` as in `nearest`, and
+    `ranked_rows` is told of the queries and their best rows.
     """
     total, labels = int(offsets[-1]), rows(0, 0)[1].ndim == 1
     quick, units = (lists.narrow(), AS_GIVEN) if labels else (lists.rounded(), lists.units)
@@ -82,18 +87,23 @@ def rehearsed(
     parts, kind = [], _OfLabels if labels else _OfVectors
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is never promised
         ranking, keys, peaks = _ranking(queries, rows, counted, whole, told(0))
+        ranked_rows(queries, ranking)
         depths = _depths(whole, offsets, queries, keys, ranking)
         for number, start in enumerate(range(0, len(queries), step), 1):
             some = slice(start, start + step)
-            rehearsal = kind(quick, units, queries[some], peaks[some], temperatures, scale)
+            close = None
+            if near:
+                close = nearest(quick, tilted(quick, queries[some]), queries[some], near, by_distance=by_distance)
+            rehearsal = kind(quick, units, queries[some], peaks[some], temperatures, scale, close)
             rehearsal.read(offsets, rows, counted, told(number))
             parts.append([np.where(np.isnan(x), np.inf, x) for x in rehearsal.compared()])
     doubts, errors, log_masses, surprises = (
         np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
     )
-    nearest = (peaks + added).astype(np.float32)
+    best = (peaks + added).astype(np.float32)
     worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
-    return Calibration(temperatures.astype(np.float32), doubts, errors, log_masses, surprises, nearest, depths, worth)
+    measured = doubts, errors, log_masses, surprises, best, depths, worth, np.full(1, near, np.int64)
+    return Calibration(temperatures.astype(np.float32), *measured)
 
 
 def _ranking(
@@ -153,9 +163,16 @@ class _Rehearsal(ABC):
     """Some queries, while all rows are read for their sums."""
 
     def __init__(
-        self, lists: Lists, units: Units, queries: Reals, peaks: Reals, temperatures: Reals, scale: float
+        self,
+        lists: Lists,
+        units: Units,
+        queries: Reals,
+        peaks: Reals,
+        temperatures: Reals,
+        scale: float,
+        close: Counts | None,
     ) -> None:
-        self.lists, self.units, self.queries, self.scale = lists, units, queries, scale
+        self.lists, self.units, self.queries, self.scale, self.close = lists, units, queries, scale, close
         self.spreads = unpacked(lists.spreads, lists.leading)
         self.sharpness = (1.0 / temperatures).astype(np.float64)
         self.peaks = np.where(np.isfinite(peaks), peaks, 0.0)
@@ -164,7 +181,8 @@ class _Rehearsal(ABC):
         self.levels = np.stack([one[0] for one in opened])  # (t, c, l), at which each list is opened
 
     def _opening(self, sharp: float) -> tuple[npt.NDArray[np.int8], Reals, Reals]:
-        found = opening(self.lists, tilted(self.lists, self.queries * sharp), scale=self.scale / self.units.size)
+        tilt = tilted(self.lists, self.queries * sharp)
+        found = opening(self.lists, tilt, scale=self.scale / self.units.size, near=self.close)
         return _levels(found), found.doubts, found.log_mass
 
     @abstractmethod

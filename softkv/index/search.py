@@ -1,8 +1,7 @@
-"""Answer queries by an index of lists: some lists are read, the others are estimated, and the error is stated.
+"""Read the lists of an index: for the k best rows, and until an error bound is small enough.
 
-There are two ways. Calibrated: lists are opened by a plan, and a query unlike those the plan was made with gets no
-answer. Bounded: lists are opened until an error bound that holds for any distribution of their rows is small enough, if
-that does not take nearly all lists. A query without an answer has to be scanned.
+The bound holds for any distribution of the rows that are not read; a query for which nearly all lists would have to be
+read gets no answer. Neither do other ways to answer here (planned.py, measuring.py) read lists by themselves.
 
 Shapes: b queries, l lists, d key width, p value width.
 """
@@ -14,17 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
-from softkv.index.opening import FIRST, closed, likeliest, opening, ranked
+from softkv.index.opening import likeliest, ranked
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
-from softkv.maths.farfield import Lists, Tilt, bounded, estimated, tilted
+from softkv.maths.farfield import Lists, Tilt, bounded, tilted
 from softkv.maths.nearfield import Near, Run, Score, read
 from softkv.ndarrays import Flags, Floats, Reals, Rows
 
-HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
-AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
 LONG = 1 << 23  # numbers of keys that a thread reads at once
 MOST = 0.5  # a query that would read a larger share of the rows is scanned
 
@@ -75,68 +71,6 @@ class Estimate:
     effective_error: Floats | None = None  # (b,), of the effective number of rows, where it is known
     spread_error: Floats | None = None  # (b,), of the spread, where it is known
     tried: Rows | None = None  # (b,), how many more rows were compared, to find out how many to read
-
-
-def calibrated(
-    index: ListIndex, arena: Readable, asked: Asked, plans: Sequence[Plan], tolerance: float, *, show: int
-) -> Estimate:
-    """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
-
-    The stated error is the tolerance. The measured error of the plan is smaller; the difference is room for queries
-    that are a little unlike those it was measured on.
-    """
-    nearest = np.array([plan.nearest for plan in plans])
-    near_enough = (asked.likely.max(1) + asked.added) * asked.temperatures >= nearest
-    if not near_enough.any():  # so it costs little to find out that a query is unlike the items
-        return _refused(_nothing(index, arena, asked, show))
-    opened = opening(
-        index.quick, asked.tilt, scale=arena.scale / index.units.size, made_of=index.made_of, likely=asked.likely
-    )
-    levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
-    stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
-    doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
-    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
-    sure = near_enough & (np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts)
-    long = np.flatnonzero(sure & (stops > AHEAD))
-    if len(long):
-        ahead = read_lists(index, arena, part_of(asked, long), [order[:FIRST] for order in opened.order[long]], show)
-        sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
-    stops[~sure] = 0  # nothing need be read for queries without an answer
-    if not sure.any():
-        return _refused(_nothing(index, arena, asked, show))
-    near = read_lists(
-        index, arena, asked, [order[:stop] for order, stop in zip(opened.order, stops, strict=True)], show
-    )
-    sure &= near.blend.peak * asked.temperatures >= nearest
-    if not sure.any():
-        return _refused(near)
-    far = estimated(
-        index.quick,
-        asked.tilt,
-        closed(opened.order, stops, len(index.quick.counts)),
-        squares=isinstance(arena.values, Numbers),
-    )
-    blend = merge(near.blend, index.units.back(replace(far, peak=far.peak + asked.added)))
-    surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
-    sure &= np.array([plan.surprise for plan in plans]) >= surprise
-    error = np.array([plan.error for plan in plans]) * arena.scale
-    log_mass_error = np.array([plan.log_mass_error for plan in plans])
-    found = Estimate(near, blend, error, log_mass_error, sure)
-    if sure.any():
-        found = _with_tail(index, arena, asked, found, show)
-    stated = np.full(len(plans), tolerance * arena.scale)
-    return replace(found, error=stated, sure=found.sure & (found.error <= stated))
-
-
-def _nothing(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near:
-    """The sums over no rows."""
-    return read_lists(index, arena, asked, [np.empty(0, np.int64)] * len(asked.vectors), show)
-
-
-def _refused(near: Near) -> Estimate:
-    """Estimates that are not sure, beside what was read for them."""
-    unknown = np.full(len(near.scored), np.inf)
-    return Estimate(near, near.blend, unknown, unknown, unknown < 0)
 
 
 def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, float], *, show: int) -> Estimate:
@@ -227,10 +161,31 @@ def each_array(work: Callable[..., Any], *given: Any) -> Any:
     return None if given[0] is None else work(*given)
 
 
+def some_of(given: Any, some: Rows) -> Any:
+    """The results of some of the queries."""
+    return each_array(lambda x: x[some], given)
+
+
+def replaced(given: Any, numbers: Rows, part: Any) -> Any:
+    """The results of all queries, with those of these numbers replaced."""
+
+    def put(old: Any, new: Any) -> Any:
+        whole = old.copy()
+        whole[numbers] = new
+        return whole
+
+    return each_array(put, given, part)
+
+
 def together(found: Sequence[Estimate]) -> Estimate:
     """Estimates of some queries after those of others."""
-    joined: Estimate = found[0] if len(found) == 1 else each_array(lambda *parts: np.concatenate(parts), *found)
+    joined: Estimate = joined_of(found)
     return joined
+
+
+def joined_of(found: Sequence[Any]) -> Any:
+    """Results of some queries after those of others."""
+    return found[0] if len(found) == 1 else each_array(lambda *parts: np.concatenate(parts), *found)
 
 
 def read_lists(index: ListIndex, arena: Readable, asked: Asked, lists: Sequence[Rows], show: int) -> Near:
@@ -286,7 +241,7 @@ def both(near: Near, more: Near | None, show: int) -> Near:
 def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
     """The runs to read, so that every list is read once, for all queries that open it."""
     if len(lists) == 1:
-        return _neighbours(offsets, np.sort(lists[0]))
+        return neighbours(offsets, np.sort(lists[0]))
     opened = np.concatenate([*lists, np.empty(0, np.int64)]).astype(np.int64)
     askers = np.repeat(np.arange(len(lists)), [len(some) for some in lists])
     order = np.argsort(opened, kind="stable")
@@ -296,7 +251,7 @@ def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
     return [Run(start, stop, some) for start, stop, some in bounds if stop > start]
 
 
-def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
+def neighbours(offsets: Rows, lists: Rows) -> list[Run]:
     """The runs of lists for a single query, where those that lie side by side are one."""
     lists = lists[offsets[lists + 1] > offsets[lists]]
     if not len(lists):
@@ -306,21 +261,6 @@ def _neighbours(offsets: Rows, lists: Rows) -> list[Run]:
     starts, stops = starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]
     alone = np.zeros(1, np.int64)
     return [Run(start, stop, alone) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-
-
-def _with_tail(index: ListIndex, arena: Readable, asked: Asked, found: Estimate, show: int) -> Estimate:
-    """Estimates with the rows of no list."""
-    tail = tail_of(index, arena, asked, show)
-    if tail is None or not tail.scored.any():
-        return found
-    blend = merge(found.blend, tail.blend)
-    # The error of the lists counts by their share, which is larger if their mass is larger than estimated; so does the
-    # error of their mass, against the values of the others. A query with an infinite error is not sure.
-    share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
-    apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
-    grown = share * np.expm1(found.log_mass_error)
-    error = (share + grown) / (1.0 + grown) * found.error + grown * apart
-    return Estimate(both(found.near, tail, show), blend, error, np.log1p(grown), found.sure & np.isfinite(grown))
 
 
 def tail_of(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | None:

@@ -137,6 +137,15 @@ class Vectors:
         """The values of each query's own rows: (..., b, k) gives values with b as a leading axis."""
         return Vectors(library_of(self.array).cast(gather_rows(self.array, rows), self.dtype))
 
+    def squares(self, centre: Array) -> Array:
+        """The squared distances of the values from one, (n, p) and (p,) -> (n,)."""
+        library, rows = library_of(self.array), self.array
+        rows = library.cast(rows, self.dtype)
+        near = library.cast(centre, self.dtype)
+        moved = rows - near
+        moved -= library.cast(centre - library.double(near), self.dtype)  # what rounding took from the centre
+        return (moved * moved).sum(-1)
+
     def blend(self, weights: Weights) -> Blend:
         """The blend of these values."""
         library = library_of(weights.weights)
@@ -170,6 +179,10 @@ class Numbers:
     def gather(self, rows: Array) -> "Numbers":
         """The values of each query's own rows."""
         return Numbers(gather_rows(self.array, rows))
+
+    def squares(self, centre: Array) -> Array:
+        """The squared distances of the numbers from one, (n, 1) and (1,) -> (n,)."""
+        return (library_of(self.array).double(self.array[:, 0]) - centre[0]) ** 2
 
     def blend(self, weights: Weights) -> Blend:
         """The blend of these values, a few queries at a time: copies in float64 then stay in the cache."""
@@ -260,6 +273,13 @@ class Labels:
     def gather(self, rows: Array) -> "Labels":
         """The values of each query's own rows."""
         return Labels(gather_rows(self.array[..., None], rows)[..., 0], self.count, self.order)
+
+    def squares(self, shares: Array) -> Array:
+        """The squared distances of the labels, each as a vector with one 1, from such shares, (n,) and (p,) -> (n,)."""
+        own, library = shares, library_of(shares)
+        if self.order is not None:
+            own = library.put(library.copy(shares), self.order, shares)
+        return 1.0 - 2.0 * own[self.array] + (shares * shares).sum()
 
     def blend(self, weights: Weights) -> Blend:
         """The blend of these values."""

@@ -80,9 +80,15 @@ class Lists:
         return middle, apart, np.einsum("lp,lp->l", apart, apart)
 
     @cached_property
+    def lengths(self) -> Reals:
+        """The squared lengths of the means of keys, (l,)."""
+        found: Reals = np.einsum("ld,ld->l", self.means, self.means)
+        return found
+
+    @cached_property
     def longest(self) -> float:
         """The length of the longest mean of keys."""
-        return float(np.sqrt(np.einsum("ld,ld->l", self.means, self.means).max(initial=0.0)))
+        return float(np.sqrt(self.lengths.max(initial=0.0)))
 
     def distances(self, centres: Reals) -> Reals:
         """‖v̄ − c‖ of the means of all values from each of (b, p) centres, (b, l)."""

@@ -22,6 +22,13 @@ def unpacked(triangles: Reals, width: int) -> Reals:
     return found
 
 
+def diagonals(triangles: Reals, width: int) -> Reals:
+    """The diagonals of these upper triangles, (..., r)."""
+    places = np.arange(width)
+    found: Reals = triangles[..., places * width - places * (places - 1) // 2]
+    return found
+
+
 def crossed(left: Reals, right: Reals) -> Reals:
     """What a packed Σ must be multiplied with for leftᵀΣ·right, (b, r) x (b, r) -> (b, r(r + 1) / 2)."""
     products = left[:, :, None] * right[:, None, :]

@@ -1,0 +1,210 @@
+"""Answer queries by lists that are opened as a plan of the calibration says; the others are estimated.
+
+A query unlike those that the plan was made with gets no answer. Where the index has an outline of its rows, a long list
+of lists is screened (screening.py): by then the plan keeps to a part of the tolerance, and what is drawn to the rest.
+
+Shapes: b queries, l lists.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from softkv.index.calibration import Plan
+from softkv.index.lists import ListIndex
+from softkv.index.opening import Opening, closed, opening
+from softkv.index.opening import nearest as nearest_lists
+from softkv.index.screening import Screened, screened
+from softkv.index.search import (
+    Asked,
+    Estimate,
+    Readable,
+    both,
+    joined_of,
+    part_of,
+    read_lists,
+    replaced,
+    some_of,
+    tail_of,
+)
+from softkv.maths.blas import shared
+from softkv.maths.blending import Numbers, merge
+from softkv.maths.farfield import estimated
+from softkv.maths.nearfield import Near
+from softkv.maths.quantiles import quantile
+from softkv.ndarrays import Flags, Floats, Rows
+
+HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
+AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
+PLANNED = 0.7  # the share of the tolerance that a plan may use up where other rows are drawn
+DRAWN = 0.1  # by chance, the error of what is drawn is larger than stated for so many times as few queries as may be
+
+
+def calibrated(
+    index: ListIndex,
+    arena: Readable,
+    asked: Asked,
+    plans: Sequence[Plan],
+    drawn: Flags,
+    random: Callable[[int], np.random.Generator],
+    *,
+    tolerance: float,
+    confidence: float,
+    show: int,
+) -> Estimate:
+    """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
+
+    The stated error is the tolerance. The measured error of the plan is smaller; the difference is room for queries
+    that are a little unlike those it was measured on, and for the error of rows that are drawn for those queries
+    for which `drawn`, (b,), says so, by `random` of their numbers.
+    """
+    nearest = np.array([plan.nearest for plan in plans])
+    near_enough = (asked.likely.max(1) + asked.added) * asked.temperatures >= nearest
+    if not near_enough.any():  # so it costs little to find out that a query is unlike the items
+        return _refused(_nothing(index, arena, asked, show))
+    scale, close = arena.scale / index.units.size, _near(index, asked)
+    opened = opening(index.quick, asked.tilt, scale=scale, near=close, made_of=index.made_of, likely=asked.likely)
+    levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
+    stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
+    doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
+    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
+    sure = near_enough & (np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts)
+    long, error = np.flatnonzero(sure & (stops > AHEAD)), np.array([plan.error for plan in plans])
+    by_outline: dict[int, Screened] = {}
+    if len(long):
+        firsts = opened.firsts.tolist()
+        first = [opened.order[number, : firsts[number]] for number in long.tolist()]
+        ahead = read_lists(index, arena, part_of(asked, long), first, show)
+        sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
+        allowed = (tolerance - error) / _deviations(confidence)
+        kept = np.flatnonzero(sure[long] & drawn[long])
+        others = [opened.order[number, firsts[number] : stops[number]] for number in long[kept].tolist()]
+        by_outline = _screened(
+            index, arena, asked, opened, others, long[kept], some_of(ahead, kept), allowed, random, show
+        )
+    stops[~sure] = 0  # nothing need be read for queries without an answer
+    if not sure.any():
+        return _refused(_nothing(index, arena, asked, show))
+    whole = stops.copy()
+    whole[list(by_outline)] = 0
+    lists = [order[:stop] for order, stop in zip(opened.order, whole, strict=True)]
+    nothing = _nothing(index, arena, asked, show) if by_outline else None
+    near = read_lists(index, arena, asked, lists, show) if nothing is None or whole.any() else nothing
+    if nothing is not None:
+        numbers, parts = np.array(list(by_outline)), list(by_outline.values())
+        unread = replaced(nothing.blend, numbers, joined_of([one.unread for one in parts]))
+        near = replaced(near, numbers, joined_of([one.near for one in parts]))
+    sure &= near.blend.peak * asked.temperatures >= nearest
+    if not sure.any():
+        return _refused(near)
+    far = estimated(
+        index.quick,
+        asked.tilt,
+        closed(opened.order, stops, len(index.quick.counts)),
+        squares=isinstance(arena.values, Numbers),
+    )
+    blend = merge(near.blend, index.units.back(replace(far, peak=far.peak + asked.added)))
+    if nothing is not None:
+        blend = merge(blend, unread)
+    surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
+    sure &= np.array([plan.surprise for plan in plans]) >= surprise
+    error, log_mass_error = error * arena.scale, np.array([plan.log_mass_error for plan in plans])
+    for number, one in by_outline.items():
+        of_value, of_mass = one.deviations(some_of(blend, np.array([number])))
+        error[number] += _deviations(confidence) * of_value
+        log_mass_error[number] += _deviations(confidence) * of_mass
+    found = Estimate(near, blend, error, log_mass_error, sure)
+    if sure.any():
+        found = _with_tail(index, arena, asked, found, show)
+    stated = np.full(len(plans), tolerance * arena.scale)
+    return replace(found, error=stated, sure=found.sure & (found.error <= stated))
+
+
+def _deviations(confidence: float) -> float:
+    """How many standard errors what is drawn may be off, so that hardly more answers are off than may be."""
+    return math.sqrt(quantile(1.0, 1.0 - DRAWN * (1.0 - confidence)))
+
+
+def _near(index: ListIndex, asked: Asked) -> Rows | None:
+    """The lists nearest to each query that are opened in any case, as many as in the rehearsal."""
+    count, by_distance = int(index.calibration.near[0]), index.form.measures_distance
+    return nearest_lists(asked.lists, asked.tilt, asked.vectors, count, by_distance=by_distance) if count else None
+
+
+def _screened(
+    index: ListIndex,
+    arena: Readable,
+    asked: Asked,
+    opened: Opening,
+    others: Sequence[Rows],
+    numbers: Rows,
+    ahead: Near,
+    allowed: Floats,
+    random: Callable[[int], np.random.Generator],
+    show: int,
+) -> dict[int, Screened]:
+    """What is read by the outline for queries of these numbers; those for which that takes no less time are left out.
+
+    `others` are their lists, `ahead` the sums over those that were read before, and `allowed`, (b,), is how large the
+    standard error of each query may be, as a share of the value scale.
+    """
+    outline = index.outline
+    if outline is None:
+        return {}
+    unit = index.units.size / arena.scale if arena.scale else 0.0
+    far = np.sqrt(np.square(opened.apart[numbers]) + index.quick.scatter) * unit
+    found: list[Screened | None] = [None] * len(numbers)
+
+    def screen(place: int) -> Screened | None:
+        number = numbers[[place]]
+        one = asked if len(asked.vectors) == 1 else part_of(asked, number)
+        return screened(
+            index,
+            outline,
+            arena,
+            one,
+            some_of(asked.tilt, number),
+            others[place],
+            far[place, others[place]],
+            some_of(ahead, np.array([place])),
+            allowed=float(allowed[number[0]]),
+            random=random(int(number[0])),
+            show=show,
+        )
+
+    def screen_some(first: int, last: int) -> None:
+        with np.errstate(
+            over="ignore", invalid="ignore", divide="ignore"
+        ):  # a thread does not take over what is ignored
+            found[first:last] = [screen(place) for place in range(first, last)]
+
+    shared(screen_some, 0, len(numbers))
+    return {int(number): one for number, one in zip(numbers, found, strict=True) if one is not None}
+
+
+def _nothing(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near:
+    """The sums over no rows."""
+    return read_lists(index, arena, asked, [np.empty(0, np.int64)] * len(asked.vectors), show)
+
+
+def _refused(near: Near) -> Estimate:
+    """Estimates that are not sure, beside what was read for them."""
+    unknown = np.full(len(near.scored), np.inf)
+    return Estimate(near, near.blend, unknown, unknown, unknown < 0)
+
+
+def _with_tail(index: ListIndex, arena: Readable, asked: Asked, found: Estimate, show: int) -> Estimate:
+    """Estimates with the rows of no list."""
+    tail = tail_of(index, arena, asked, show)
+    if tail is None or not tail.scored.any():
+        return found
+    blend = merge(found.blend, tail.blend)
+    # The error of the lists counts by their share, which is larger if their mass is larger than estimated; so does the
+    # error of their mass, against the values of the others. A query with an infinite error is not sure.
+    share = np.exp(np.minimum(found.blend.log_mass - blend.log_mass, 0.0))
+    apart = np.linalg.norm(found.blend.value - blend.value, axis=1)
+    grown = share * np.expm1(found.log_mass_error)
+    error = (share + grown) / (1.0 + grown) * found.error + grown * apart
+    return Estimate(both(found.near, tail, show), blend, error, np.log1p(grown), found.sure & np.isfinite(grown))
