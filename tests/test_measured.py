@@ -43,8 +43,9 @@ def keys_of(seed: int, count: int) -> np.ndarray:
 
 def values_of(kind: str, keys: np.ndarray) -> Any:
     """Values that depend on keys, and vary by themselves."""
-    rng = np.random.default_rng(len(keys))
-    smooth = np.tanh(keys @ np.random.default_rng(8).standard_normal((WIDTH, 5))) + rng.normal(size=(len(keys), 5))
+    count, width = keys.shape
+    smooth = np.tanh(keys @ np.random.default_rng(8).standard_normal((width, 5)))
+    smooth = smooth + np.random.default_rng(count).normal(size=(count, 5))
     if kind == "number":
         return smooth[:, 0] * 100 + 5000
     return [f"class {one}" for one in smooth.argmax(1)] if kind == "label" else smooth.astype(np.float32)

@@ -22,6 +22,7 @@ from softkv.maths.moments import measured
 from tests.stores import with_secret
 
 from .databases import count_as_large
+from .test_measured import values_of
 
 ITEMS, LATE, WIDTH, LEADING, DRAWS = 12_000, 600, 100, 32, 300
 UNKNOWN = np.full(1, np.inf, np.float32)
@@ -34,16 +35,6 @@ def keys_of(seed: int, count: int) -> np.ndarray:
     """Keys without clusters, along ever shorter axes."""
     plain = np.random.default_rng(seed).standard_normal((count, WIDTH)) * SCALES
     return (plain @ TURN).astype(np.float32)
-
-
-def values_of(kind: str, keys: np.ndarray) -> Any:
-    """Values that depend on keys, and vary by themselves."""
-    rng = np.random.default_rng(len(keys))
-    smooth = np.tanh(2 * keys @ np.random.default_rng(8).standard_normal((WIDTH, 5)))
-    smooth = smooth + 0.3 * rng.standard_normal(smooth.shape)
-    if kind == "number":
-        return smooth[:, 0] * 100 + 5000
-    return [f"class {one}" for one in smooth.argmax(1)] if kind == "label" else smooth.astype(np.float32)
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +211,7 @@ def test_draws_are_right_on_average_and_off_by_what_they_say(
     path: Path, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over many draws: the sums of all rows of the lists, the entropy, and the variances of value and mass."""
+    monkeypatch.setattr(screening, "MOST", 1.0)
     with softkv.open(path, "r") as db:
         given = given_by(db, queries_of(9), times * db._view().usual_temperature, monkeypatch)
         (index, _, arena, asked, _, lists, _, known), options = given
@@ -261,6 +253,7 @@ def test_few_rows_are_read_and_more_for_a_smaller_error(path: Path, monkeypatch:
 
 def test_rows_that_stand_out_are_always_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows whose outline tells nothing of them are read by every query, however little the others need."""
+    monkeypatch.setattr(screening, "MOST", 1.0)
     with softkv.open(path, "r") as db:
         some, options = given_by(db, queries_of(9), db._view().usual_temperature, monkeypatch)
         index = index_of(db)
@@ -360,9 +353,11 @@ def test_the_same_question_gets_the_same_answer(path: Path, screens: list[screen
         assert np.array_equal(first.value, again.value)
         assert np.allclose(first.value[0], many.value[0], rtol=1e-5, atol=1e-6)
         assert first.rows_read[0] == many.rows_read[0]
+    if sum(0 if one is None else len(one.logits) for one in screens) < 60:  # hardly more than all rows that matter
+        return
     with_secret(path, b"another secret".ljust(32))
     with softkv.open(path, "r") as db:
-        assert not np.array_equal(db.lookup(queries[:1], **options).value, first.value)
+        assert not np.array_equal(db.lookup(queries, **options).value, many.value)
 
 
 def test_deleted_items_are_not_read(path: Path, screens: list[screening.Screened | None]) -> None:
