@@ -62,7 +62,7 @@ def test_a_plan_that_takes_longer_than_a_scan_is_not_followed(
 ) -> None:
     """It reads too many rows, too many are in no list, or the store is so small that lists are dear."""
     assert indexed.lookup(QUERIES, tolerance=0.2).route == "calibrated"
-    for cheap, scattered in ((0, 1e3), (ITEMS * WIDTH - 1, 4.0)):
+    for cheap, scattered in ((0, 1e4), (ITEMS * WIDTH - 1, 1e3)):
         with monkeypatch.context() as patch:
             scaled(patch, cheap=cheap, scattered=scattered)
             found = indexed.lookup(QUERIES, tolerance=0.2)

@@ -15,7 +15,7 @@ from softkv.asking import indexed
 from softkv.asking.indexed import NAME
 from softkv.database import settling
 from softkv.errors import StorageFull
-from softkv.index import search
+from softkv.index import planned
 from softkv.storage import Store
 
 from .databases import count_as_large
@@ -161,7 +161,7 @@ def test_of_late_rows_those_in_lists_that_are_opened_are_read(
 ) -> None:
     """Late rows of other lists are not read, in a new process neither."""
     add(db, 10_000, 1500)
-    read, plain = list[tuple[int, int]](), search.read_lists
+    read, plain = list[tuple[int, int]](), planned.read_lists
 
     def counted(index: Any, arena: Any, asked: Any, lists: Any, show: int) -> Any:
         near = plain(index, arena, asked, lists, show)
@@ -169,7 +169,7 @@ def test_of_late_rows_those_in_lists_that_are_opened_are_read(
         read.extend((int(np.isin(owners, some).sum()), int(one)) for some, one in zip(lists, near.scored, strict=True))
         return near
 
-    monkeypatch.setattr(search, "read_lists", counted)
+    monkeypatch.setattr(planned, "read_lists", counted)
     with softkv.open(db.path, "r") as reader:
         assert "calibrated" in reader.lookup(keys_of(99, 20), tolerance=0.1).route
     assert read
