@@ -22,7 +22,8 @@ from .test_measured import KINDS, SMALL, TOLERANCE, keys_of, most_misses, values
 pytestmark = pytest.mark.ci
 ITEMS, SHARDS, ASKED = 16_000, 4, 400
 # Times the rows that one store reads, at most: 1.3 is missed, since a plan over shards stops one level later.
-ROWS = 1.05 * LEVELS[1] / LEVELS[0]
+# Levels are met to a list, and those opened in any case are of other sizes here.
+ROWS = 1.1 * LEVELS[1] / LEVELS[0]
 BEST = 0.9  # of the heaviest items are named, at least
 QUERIES = keys_of(9, ASKED)
 

@@ -33,6 +33,7 @@ STRANGE = 0.005  # the share of measuring queries, those of the lowest best scor
 LENIENCE = 0.5  # how much lower a best score may still be, as a share of their distance from the median
 BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
 THRESHOLDS = 16  # doubts at which plans may stop
+MOST_NEAR = 1000  # lists that may be opened since they are near
 PLANS = 256  # kept at most; then all are forgotten, and made anew as they are asked for
 TOGETHER = 32  # plans whose errors are looked at together
 
@@ -79,7 +80,7 @@ class Calibration:
     # (len(BEST),), how many queries that share none of their best rows would tell as much; 0 where nobody knows.
     independent: Reals = field(default_factory=lambda: np.zeros(len(BEST)))
     # (1,), how many of the lists nearest to a query were opened at every level; indexes of before opened none of them.
-    near: Counts = field(default_factory=lambda: np.zeros(1, np.int64))
+    near: Reals = field(default_factory=lambda: np.zeros(1))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -134,7 +135,7 @@ class Calibration:
         worth = self.independent
         if worth.shape != (len(BEST),) or not ((worth >= 0) & (worth <= len(self.best))).all():
             return "counts more queries than were asked"
-        if self.near.shape != (1,) or self.near.dtype != np.int64 or self.near[0] < 0:
+        if self.near.shape != (1,) or not 0 <= self.near[0] <= MOST_NEAR:
             return "opened lists that are none"
         for name in ("doubts", "errors", "log_mass_errors", "surprises"):
             shape = getattr(self, name).shape

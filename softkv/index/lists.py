@@ -42,7 +42,7 @@ MEASURED = (
 )
 UNKNOWN: dict[str, AnyArray] = {
     "independent": np.zeros(len(BEST)),
-    "near": np.zeros(1, np.int64),
+    "near": np.zeros(1),
 }  # to versions that measured less
 
 

@@ -102,7 +102,7 @@ def rehearsed(
     )
     best = (peaks + added).astype(np.float32)
     worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
-    measured = doubts, errors, log_masses, surprises, best, depths, worth, np.full(1, near, np.int64)
+    measured = doubts, errors, log_masses, surprises, best, depths, worth, np.full(1, float(near))
     return Calibration(temperatures.astype(np.float32), *measured)
 
 
