@@ -151,3 +151,15 @@ def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:
         assert apart.shares.sum(2)[:, number] == pytest.approx(alone.mass * scale, rel=1e-4, abs=1e-7)
         total = (apart.valued(lists) + apart.pulled)[:, number]
         assert total == pytest.approx(alone.total * scale[:, None], rel=1e-3, abs=1e-5)
+
+
+def test_doubts_do_not_depend_on_how_rows_are_counted() -> None:
+    """Lookups know how many rows lists were made of; as cold as masses underflow, doubts are those of the rehearsal."""
+    rng = np.random.default_rng(3)
+    keys = (rng.standard_normal((30, 1, 8)) + 0.05 * rng.standard_normal((30, 40, 8))).reshape(-1, 8)
+    lists = measured(lambda start, stop: (keys[start:stop], keys[start:stop, :2]), np.arange(0, 1201, 40)).rounded()
+    tilt = tilted(lists, (20.0 * keys[::97]).astype(np.float32))
+    plain, counted = (opening(lists, tilt, scale=1.0, made_of=made_of) for made_of in (None, np.full(30, 40)))
+    assert (plain.doubts == 0).any()
+    assert np.array_equal(plain.doubts, counted.doubts)
+    assert np.array_equal(plain.stops, counted.stops)

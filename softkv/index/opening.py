@@ -190,6 +190,7 @@ def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Real
     first = np.expm1(variances)
     third = np.maximum(first - variances - variances * variances / 2, 0.0)
     beyond = variances - np.minimum(tilt.within, variances)
-    count = np.clip(lists.counts, 1, np.maximum(made_of, 1))
+    # In the precision of the statistics, as in the rehearsal: doubts that were 0 in it have to be 0.
+    count = np.clip(lists.counts, 1, np.maximum(made_of, 1)).astype(lists.counts.dtype, copy=False)
     squares = ((third + beyond * beyond / 2) * apart * apart + first * lists.noise) / count
     return np.where(lists.counts > 0, 2.0 * logs + logarithm(squares), -np.inf), mass, peak + logarithm(mass), apart
