@@ -39,8 +39,8 @@ BROAD = 0.1  # the share of rows that is assumed to be read if no plan says how 
 GATHERED = 1 << 18  # numbers of keys that are gathered at once
 WORTH_THREADS = 4  # times GATHERED, from which on threads share the work
 ROUNDING = 2.0**-22  # of logits, as a share of them
-SCREENED = 1  # the purpose of a draw of rows by an outline: if that fails, rows are drawn anew from lists
 MOVED = 2.0**-25  # how far that usually moves a value, as a share of the value scale
+SCREENED = 1  # the purpose of a draw of rows by an outline: if that fails, rows are drawn anew from lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)

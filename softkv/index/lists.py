@@ -40,10 +40,8 @@ MEASURED = (
     "independent",
     "near",
 )
-UNKNOWN: dict[str, AnyArray] = {
-    "independent": np.zeros(len(BEST)),
-    "near": np.zeros(1),
-}  # to versions that measured less
+# What stands for figures that earlier versions did not measure.
+UNKNOWN: dict[str, AnyArray] = {"independent": np.zeros(len(BEST)), "near": np.zeros(1)}
 
 
 def _nobody() -> Counts:

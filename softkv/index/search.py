@@ -1,7 +1,7 @@
 """Read the lists of an index: for the k best rows, and until an error bound is small enough.
 
 The bound holds for any distribution of the rows that are not read; a query for which nearly all lists would have to be
-read gets no answer. Neither do other ways to answer here (planned.py, measuring.py) read lists by themselves.
+read gets no answer. Other ways to answer (planned.py, measuring.py) read lists by the same functions.
 
 Shapes: b queries, l lists, d key width, p value width.
 """

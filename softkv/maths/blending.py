@@ -139,10 +139,9 @@ class Vectors:
 
     def squares(self, centre: Array) -> Array:
         """The squared distances of the values from one, (n, p) and (p,) -> (n,)."""
-        library, rows = library_of(self.array), self.array
-        rows = library.cast(rows, self.dtype)
+        library = library_of(self.array)
         near = library.cast(centre, self.dtype)
-        moved = rows - near
+        moved = library.cast(self.array, self.dtype) - near
         moved -= library.cast(centre - library.double(near), self.dtype)  # what rounding took from the centre
         return (moved * moved).sum(-1)
 
