@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from softkv.maths.drift import Drift, problem_of_drift, together
-from softkv.maths.farfield import Lists
 from softkv.maths.moments import measured
+from softkv.maths.summaries import Lists
 
 LISTS, WIDTH, LEADING = 5, 8, 3
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from softkv.maths import moments
 from softkv.maths.blending import Blend, merge
-from softkv.maths.farfield import Lists, bounded, estimated, tilted
+from softkv.maths.farfield import bounded, estimated, tilted
 from softkv.maths.moments import measured, with_rows
+from softkv.maths.summaries import Lists
 
 from .scales import scaled
 

@@ -17,8 +17,8 @@ from softkv.index.looks import scored as looks_scored
 from softkv.index.outline import Outline
 from softkv.index.search import both, read_lists
 from softkv.maths.blending import Labels, Numbers, Vectors, merge
-from softkv.maths.farfield import Lists
 from softkv.maths.moments import measured
+from softkv.maths.summaries import Lists
 from tests.stores import with_secret
 
 from .databases import count_as_large

@@ -21,7 +21,7 @@ from softkv.asking import indexed
 from softkv.asking.indexed import NAME, Followed
 from softkv.index import late
 from softkv.maths.drift import Drift, together
-from softkv.maths.farfield import Lists
+from softkv.maths.summaries import Lists
 from softkv.storage.protocol import snapshot as snapshots
 
 from .databases import count_as_large

@@ -26,10 +26,10 @@ from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
 from softkv.maths.drift import Drift
 from softkv.maths.drift import together as summed
-from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
 from softkv.maths.metric import Metric
 from softkv.maths.shares import Shares
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import AnyArray, Reals, Rows
 from softkv.storage import IndexFile, Snapshot
 

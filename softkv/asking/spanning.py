@@ -23,8 +23,8 @@ from softkv.index.opening import LEVELS
 from softkv.index.verdict import CHANGED, Verdict
 from softkv.logs import log_of
 from softkv.maths.abreast import abreast, turned
-from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Reals, Rows
 from softkv.storage import IndexFile
 

@@ -35,7 +35,7 @@ from softkv.learning.temperature import typical_temperature, unit_of_scores
 from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.maths.farfield import Lists
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import AnyArray, Floats, Rows
 from softkv.storage import Layout, Snapshot
 

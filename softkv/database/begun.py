@@ -21,8 +21,8 @@ from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import problem_of_statistics, statistics_decoded, statistics_encoded
 from softkv.index.shuffling import problem_of_heads
 from softkv.logs import log_of
-from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Flags, Reals, Rows
 from softkv.storage import Snapshot
 

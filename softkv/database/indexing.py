@@ -40,11 +40,11 @@ from softkv.learning.temperature import size_of
 from softkv.logs import log_of
 from softkv.maths.blas import free_threads
 from softkv.maths.compatibility import COMPATIBILITIES
-from softkv.maths.farfield import Lists
 from softkv.maths.forms import Form, form_of
 from softkv.maths.inputs import is_whole
 from softkv.maths.moments import ReadRows, measured, with_rows
 from softkv.maths.ranking import Ranking
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Flags, Reals, Rows
 from softkv.progress import Progress, Stages, untold
 from softkv.storage import Snapshot, Store

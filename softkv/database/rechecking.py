@@ -33,8 +33,9 @@ from softkv.index.lists import ListIndex
 from softkv.index.opening import needed, ranked
 from softkv.index.verdict import CHANGED, Truth, Verdict, moved
 from softkv.logs import log_of
-from softkv.maths.farfield import Units, tilted
+from softkv.maths.farfield import tilted
 from softkv.maths.ranking import Ranking, no_ranking
+from softkv.maths.summaries import Units
 from softkv.ndarrays import AnyArray, Flags, Rows
 from softkv.storage import Store
 

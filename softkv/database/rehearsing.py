@@ -16,7 +16,7 @@ from softkv.asking.spanning import Spanning, calibration_encoded, turned_to
 from softkv.database import indexing
 from softkv.maths.abreast import abreast
 from softkv.maths.blas import free_threads
-from softkv.maths.farfield import Lists
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Flags, Reals
 from softkv.progress import Stages, untold
 

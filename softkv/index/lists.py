@@ -20,11 +20,11 @@ from softkv.index.calibration import BEST, Calibration, quantile_of
 from softkv.index.encoding import decoded, encoded
 from softkv.index.outline import Outline
 from softkv.index.shuffling import problem_of_heads
-from softkv.maths.farfield import Lists, Units
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_rows
 from softkv.maths.shares import Shares
+from softkv.maths.summaries import Lists, Units
 from softkv.ndarrays import AnyArray, Counts, Reals
 
 OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows

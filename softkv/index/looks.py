@@ -15,10 +15,10 @@ from softkv.index.strata import LOWEST, Guide
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Labels, merge
 from softkv.maths.columns import ABREAST, Columns, Pairs, VectorColumns, columns_of_labels
-from softkv.maths.farfield import Units
 from softkv.maths.nearfield import Near
 from softkv.maths.sampling import Deviation, Elsewhere, RowWeights, Sampled, sampled
 from softkv.maths.strata import Draw
+from softkv.maths.summaries import Units
 from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 FARTHEST = 100.0  # the log mass of other rows is capped at so much above the best row

@@ -36,10 +36,11 @@ from softkv.index.search import (
 from softkv.index.strata import LOG_MASS, Guide, Model, Population, Variances, advice, first_lists, guide_of, seen_tilt
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers
-from softkv.maths.farfield import Tilt, Units
+from softkv.maths.farfield import Tilt
 from softkv.maths.nearfield import Near
 from softkv.maths.sampling import Elsewhere, Sampled, log_error
 from softkv.maths.strata import Draw, Sizes
+from softkv.maths.summaries import Units
 from softkv.ndarrays import Flags, Floats, Rows
 
 PILOT, FEWEST = 2000, 100  # rows of the first draw; at least so many, if drawn rows have a small part in an answer

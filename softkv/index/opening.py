@@ -12,13 +12,12 @@ Reads no rows.
 Shapes: b queries, l lists, j levels.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from softkv.maths.farfield import Lists, Tilt, critical, logarithm
-from softkv.maths.symmetric import diagonals
+from softkv.maths.farfield import Tilt, critical, logarithm
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Counts, Flags, Floats, Reals
 
 # How many rows to read, as shares of all that are in lists.
@@ -90,24 +89,10 @@ def nearest(lists: Lists, tilt: Tilt, queries: Reals, count: int, *, by_distance
     close = tilt.peaks
     if not by_distance:
         longest = np.sqrt(np.einsum("bd,bd->b", queries, queries))[:, None]
-        close = close * (usual_length(lists) / np.where(longest > 0, longest, 1.0)) - lists.lengths / 2
+        close = close * (lists.usual_length / np.where(longest > 0, longest, 1.0)) - lists.lengths / 2
     close = np.where(lists.counts > 0, close, -np.inf)
     some = min(count, close.shape[1])
     return np.argpartition(-close, some - 1, axis=1)[:, :some]
-
-
-def within(lists: Lists) -> tuple[Reals, float]:
-    """The variance within lists along each leading axis, (r,), and that along all others together, of all rows."""
-    shares = lists.counts / max(1.0, float(lists.counts.sum()))
-    along: Reals = shares @ diagonals(lists.spreads, lists.leading)
-    return along, float(shares @ lists.outside)
-
-
-def usual_length(lists: Lists) -> float:
-    """The length of a usual key."""
-    along, beyond = within(lists)
-    between = float(lists.counts @ lists.lengths) / max(1.0, float(lists.counts.sum()))
-    return math.sqrt(max(0.0, between + float(along.sum()) + beyond))
 
 
 def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Reals]:

@@ -1,7 +1,7 @@
 """A few bytes of each row, which tell roughly how it scores: enough to say which rows of a list are worth reading.
 
 A key is the mean of its list and a difference from it. Of that, the parts along the leading axes of the lists
-(maths/farfield.py) are kept in 8 bits each, and of all that they leave, the squared length. If what is left points
+(maths/summaries.py) are kept in 8 bits each, and of all that they leave, the squared length. If what is left points
 nowhere in particular, a logit is normal, with a mean and a variance that follow. An outline is made where the leading
 axes tell enough, and takes a small part of what the keys take.
 
@@ -17,9 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.index.calibration import quantile_of
-from softkv.index.opening import NEAREST, nearest, within
-from softkv.maths.farfield import Lists, tilted
+from softkv.index.opening import NEAREST, nearest
+from softkv.maths.farfield import tilted
 from softkv.maths.ranking import Ranking
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import AnyArray, Counts, Reals
 from softkv.progress import Progress, untold
 
@@ -40,7 +41,7 @@ Coded = tuple[npt.NDArray[np.int8], npt.NDArray[np.uint8]]  # codes and rests of
 
 def is_worth_it(lists: Lists) -> bool:
     """Whether an outline of the rows of these lists is small, and tells something."""
-    variances, beyond = within(lists)
+    variances, beyond = lists.within
     along = float(variances.sum())
     small = SMALLER * (lists.leading + 1) <= 4 * lists.means.shape[1]
     return small and 0 < along + beyond < LONGEST and along >= TELLING * (along + beyond)
@@ -65,7 +66,7 @@ class Outline:
         """
         if not is_worth_it(lists):
             return None
-        along, beyond = within(lists)
+        along, beyond = lists.within
         whole, leading, total = float(along.sum()) + beyond, lists.leading, int(offsets[-1])
         steps = (SPAN / LEVEL * np.sqrt(np.maximum(along, SHORTEST * whole))).astype(np.float32)
         shortest = SHORTEST * max(beyond, SHORTEST * whole)

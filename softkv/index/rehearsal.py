@@ -23,10 +23,11 @@ import numpy.typing as npt
 
 from softkv.index.calibration import BEST, Calibration, independent, quantile_of
 from softkv.index.opening import LEVELS, Opening, nearest, needed, opening, ranked
-from softkv.maths.farfield import AS_GIVEN, Apart, Lists, Units, estimated_apart, tilted, without
+from softkv.maths.farfield import Apart, estimated_apart, tilted, without
 from softkv.maths.moments import ReadRows
 from softkv.maths.ranking import Ranking, no_ranking
 from softkv.maths.shares import Shares
+from softkv.maths.summaries import AS_GIVEN, Lists, Units
 from softkv.maths.symmetric import unpacked
 from softkv.ndarrays import Counts, Flags, Floats, Reals
 from softkv.progress import Progress, untold

@@ -28,7 +28,6 @@ import numpy as np
 
 from softkv.index.lists import ListIndex
 from softkv.index.looks import heaviest, scored
-from softkv.index.opening import within
 from softkv.index.outline import Outline
 from softkv.index.search import Asked, Readable, both, neighbours
 from softkv.maths.blending import Blend, Values
@@ -71,7 +70,7 @@ def pays(index: ListIndex, vectors: Reals) -> Flags:
         return np.zeros(len(vectors), np.bool_)
     lists = index.quick
     beyond = vectors.astype(np.float32) @ lists.axes[:, lists.leading :]
-    found: Flags = (beyond * beyond) @ lists.profile * within(lists)[1] >= VARIED
+    found: Flags = (beyond * beyond) @ lists.profile * lists.within[1] >= VARIED
     return found & bool(np.isfinite(index.outline.reach[0]))
 
 

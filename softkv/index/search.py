@@ -17,8 +17,9 @@ from softkv.index.lists import ListIndex
 from softkv.index.opening import likeliest, ranked
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
-from softkv.maths.farfield import Lists, Tilt, bounded, tilted
+from softkv.maths.farfield import Tilt, bounded, tilted
 from softkv.maths.nearfield import Near, Run, Score, read
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Flags, Floats, Reals, Rows
 
 LONG = 1 << 23  # numbers of keys that a thread reads at once

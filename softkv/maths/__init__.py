@@ -14,7 +14,8 @@ and, where there are too many rows to read them all:
 
     nearfield.py      some runs of rows, one by one           runs -> Blend, and the heaviest rows
     farfield.py       what the other rows add, with bounds    statistics of lists -> Blend, bounds
-    moments.py        the statistics of lists                 rows -> lists; lists without some rows
+    summaries.py      the statistics of lists                 what is kept of the rows of a list
+    moments.py        how they are measured                   rows -> lists; lists without some rows
     abreast.py        lists of several stores                 combined as if they were those of one
     forms.py          any compatibility as a dot product      keys and queries as lists see them
 """

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from softkv.maths.farfield import Lists
 from softkv.maths.shares import Shares
+from softkv.maths.summaries import Lists
 from softkv.maths.symmetric import packed, unpacked
 from softkv.ndarrays import Codes, Floats, Reals
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from softkv.maths.farfield import Lists
 from softkv.maths.moments import squared_lengths
 from softkv.maths.shares import Shares
+from softkv.maths.summaries import Lists
 from softkv.maths.symmetric import packed
 from softkv.ndarrays import AnyArray, Counts, Floats, Reals
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import numpy.typing as npt
 
-from softkv.maths.farfield import ROUNDED, Lists
+from softkv.maths.farfield import ROUNDED
 from softkv.maths.shares import Labelled, Shares, Turned
+from softkv.maths.summaries import Lists
 from softkv.ndarrays import Counts, Floats, Reals
 from softkv.progress import Progress
 
