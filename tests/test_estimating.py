@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,41 @@ def test_queries_unlike_all_items_are_not_trusted(stores: dict[str, softkv.SoftK
     assert db.lookup(query).error_kind == "calibrated"
     assert db.lookup(query * 100).error_kind == "exact"
     assert db.lookup(query * 0).error_kind == "exact"
+
+
+def test_a_query_a_little_harder_than_those_rehearsed_reads_on_for_a_level(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the answer of a plan that stops a level later, and none if its doubt is still larger than any seen."""
+    db, query, seen = stores["cosine"], keys_of(np.random.default_rng(17), 1)[0], []
+    planning, opening = Calibration.plan, planned.opening
+
+    def noted(*given: Any, **options: Any) -> Any:
+        seen.append(opening(*given, **options))
+        return seen[-1]
+
+    def asked(level: int, farthest: float) -> Any:
+        def plan(known: Calibration, *given: Any) -> Any:
+            found = planning(known, *given)
+            assert found is not None
+            return replace(found, doubt=0.0, least=level, most=level, farthest=farthest, surprise=np.inf)
+
+        monkeypatch.setattr(Calibration, "plan", plan)
+        return db.lookup(query, temperature=0.05, tolerance=0.05)
+
+    monkeypatch.setattr(planned, "HARMLESS", 0.0)
+    monkeypatch.setattr(planned, "opening", noted)
+    usual, later = asked(8, np.inf), asked(9, np.inf)
+    doubts, stops = seen[0].doubts[0], seen[0].stops[0]
+    assert 0 < doubts[10] < doubts[9] < doubts[8]
+    assert stops[8] < stops[9] < stops[10]
+    on = asked(8, float(doubts[9]))
+    assert on.error_kind == "calibrated"
+    assert on.rows_read == later.rows_read
+    assert on.value == pytest.approx(later.value, rel=1e-6)
+    assert usual.rows_read < on.rows_read
+    assert asked(8, float(doubts[8])).rows_read == usual.rows_read
+    assert asked(8, float(doubts[10])).error_kind != "calibrated"
 
 
 def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_the_items(

@@ -34,7 +34,7 @@ from softkv.maths.blending import Numbers, merge
 from softkv.maths.farfield import estimated
 from softkv.maths.nearfield import Near
 from softkv.maths.quantiles import quantile
-from softkv.ndarrays import Flags, Floats, Rows
+from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
@@ -66,11 +66,12 @@ def calibrated(
         return _refused(_nothing(index, arena, asked, show))
     scale, close = arena.scale / index.units.size, _near(index, asked)
     opened = opening(index.quick, asked.tilt, scale=scale, near=close, made_of=index.made_of, likely=asked.likely)
-    levels = np.array([plan.stops(doubts) for plan, doubts in zip(plans, opened.doubts, strict=True)], np.int64)
+    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
+    farthest = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance)
+    levels = _levels(plans, opened.doubts, farthest)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
-    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
-    sure = near_enough & (np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance) >= doubts)
+    sure = near_enough & (farthest >= doubts)
     long, error = np.flatnonzero(sure & (stops > AHEAD)), np.array([plan.error for plan in plans])
     by_outline: dict[int, Screened] = {}
     if len(long):
@@ -120,6 +121,19 @@ def calibrated(
         found = _with_tail(index, arena, asked, found, show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
+
+
+def _levels(plans: Sequence[Plan], doubts: Reals, farthest: Floats) -> Counts:
+    """The level at which each query stops, by its doubts, (b, j).
+
+    One that is a little harder than those rehearsed, so that its doubt would be above the `farthest`, (b,), reads on
+    for a level if that suffices.
+    """
+    everyone = np.arange(len(plans))
+    stops = np.array([plan.stops(mine) for plan, mine in zip(plans, doubts, strict=True)], np.int64)
+    later = np.minimum(stops + 1, doubts.shape[1] - 1)
+    too_far, near = doubts[everyone, stops] > farthest, doubts[everyone, later] <= farthest
+    return np.where(too_far & near, later, stops)
 
 
 def _deviations(confidence: float) -> float:
