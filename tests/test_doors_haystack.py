@@ -232,6 +232,12 @@ def test_filters_mean_what_they_mean_to_haystack(store: SoftKVDocumentStore) -> 
         assert [one.id for one in store.filter_documents(where)] == expected, where
         sizes.add(len(expected))
     assert len(sizes) > 20
+    for operator in ("AND", "OR", "NOT"):
+        nothing = {"operator": operator, "conditions": []}
+        within = {"operator": "AND", "conditions": [some_filter(chance), nothing]}
+        for where in (nothing, within):
+            expected = [one.id for one in held if document_matches_filter(where, one)]
+            assert [one.id for one in store.filter_documents(where)] == expected, where
 
 
 @pytest.mark.parametrize(
@@ -239,7 +245,7 @@ def test_filters_mean_what_they_mean_to_haystack(store: SoftKVDocumentStore) -> 
     [
         {"field": "meta.n", "operator": "~", "value": 1},
         {"operator": "XOR", "conditions": [{"field": "meta.n", "operator": "==", "value": 1}]},
-        {"operator": "AND", "conditions": []},
+        {"operator": "XOR", "conditions": []},
         {"field": "meta.n", "operator": "==", "value": [1]},
         {"field": "meta.n", "operator": ">", "value": {"a": 1}},
         {"field": "meta.n", "operator": "in", "value": [date(2024, 1, 1)]},

@@ -1,6 +1,8 @@
 """The door to LangChain, where its suites do not look: see test_doors_langchain_suite.py."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -200,6 +202,30 @@ def test_what_fails_while_a_store_is_made_leaves_it_closed(tmp_path: Path) -> No
         assert store.get_by_ids(["a"])[0].page_content == TEXTS[0]
     with pytest.raises(InputError, match="expected store="):
         SoftKVVectorStore.from_texts(TEXTS)
+
+
+def test_no_documents_are_found_where_none_are_wanted(store: SoftKVVectorStore) -> None:
+    """As from the store of LangChain in memory; fewer than none cannot be."""
+    store.add_texts(TEXTS)
+    assert store.similarity_search(TEXTS[0], 0) == store.similarity_search_with_score(TEXTS[0], 0) == []
+    assert store.max_marginal_relevance_search(TEXTS[0], 2, 0) == []
+    with pytest.raises(KindError):
+        store.similarity_search(TEXTS[0], -1)
+
+
+def test_a_store_that_nobody_closed_says_nothing_when_the_process_ends(tmp_path: Path) -> None:
+    """The interface of LangChain has no way to close one."""
+    code = """
+import sys
+from softkv.doors.langchain import SoftKVVectorStore
+store = SoftKVVectorStore(sys.argv[1])
+store.add_texts([f"{number} words" for number in range(30)])
+"""
+    ran = subprocess.run([sys.executable, "-c", code, tmp_path / "s"], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    with softkv.open(tmp_path / "s", "r") as db:
+        assert len(db) == 30
+        assert db.check().ok
 
 
 def test_options_that_mean_nothing_here_are_refused(store: SoftKVVectorStore) -> None:

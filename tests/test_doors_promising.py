@@ -28,6 +28,15 @@ def test_intervals_hold_targets_as_often_as_promised() -> None:
     assert (np.diff(intervals, axis=1)[:, 0] > 0).all()
 
 
+def test_a_level_is_needed() -> None:
+    """An error says so, for intervals and for sets."""
+    numbers = SoftKVRegressor().fit(FIT, numbers_of(FIT)).conformalize(OTHERS, numbers_of(OTHERS))
+    labels = SoftKVClassifier().fit(FIT, labels_of(FIT)).conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)
+    for told in (numbers.predict_interval, labels.predict_set):
+        with pytest.raises(InputError, match="one or more confidence levels"):
+            told(ASKED, [])
+
+
 def test_sets_hold_labels_as_often_as_promised() -> None:
     """None is empty; the predictions are those of `predict`."""
     model = SoftKVClassifier().fit(FIT, labels_of(FIT)).conformalize(OTHERS, labels_of(OTHERS), wrong_at_most=0.1)

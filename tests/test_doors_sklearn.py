@@ -406,6 +406,32 @@ def test_a_path_that_holds_something_else_by_now_is_an_error(tmp_path: Path) -> 
             one.predict(ASKED)
 
 
+def test_k_counts_of_what_a_store_holds_now(tmp_path: Path) -> None:
+    """Not of what it held when the estimator was made: it may have grown since, or have fewer items than k."""
+    path = tmp_path / "s"
+    fitted = SoftKVRegressor(path=path, k=10, temperature=1.0).fit(X[:5], Y[:5])
+    taken = SoftKVRegressor.from_store(path, k=10, temperature=1.0)
+    few = SoftKVRegressor(k=10, temperature=1.0).fit(X[:5], Y[:5]).predict(ASKED)
+    for model in (fitted, taken):
+        assert model.predict(ASKED) == pytest.approx(few, abs=1e-5)
+    with softkv.open(path) as db:
+        db.add(vectors=X[5:], values=Y[5:].astype(np.float32))
+    many = SoftKVRegressor(k=10, temperature=1.0).fit(X, Y).predict(ASKED)
+    for model in (fitted, taken):
+        assert model.predict(ASKED) == pytest.approx(many, abs=1e-5)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 300.0])
+@pytest.mark.parametrize("compatibility", ["dot", "cosine", "gaussian"])
+def test_weights_count_beside_scores_of_any_size(compatibility: str, size: float) -> None:
+    """A sample of weight 3 is three samples, also in float32 and where scores leave few digits for it."""
+    samples = np.full((2, 4), size, np.float32)
+    for temperature in (1e-6, 1.0) if compatibility == "cosine" else (1.0,):
+        model = SoftKVRegressor(compatibility=compatibility, temperature=temperature)
+        found = model.fit(samples, [0.0, 1.0], sample_weight=[1, 3]).predict(samples[:1])
+        assert found == pytest.approx(0.75, abs=1e-6)
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_path_is_read_as_it_is_now(tmp_path: Path) -> None:
     """Its temperature, its items, by any thread, and by a process that was forked."""

@@ -4,6 +4,8 @@ import errno
 import os
 import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -521,3 +523,40 @@ def test_what_was_cut_off_is_lost_and_the_rest_saved(tmp_path: Path, file: str) 
     kept = {"key 0", "key 3", "key 4", "key 5"} if file == "keys.f32" else set()
     assert good(tmp_path / "new") == {name: item for name, item in expected.items() if name in kept}
     assert repaired.saved == len(kept) + (file == "keys.f32")  # and the one without a key
+
+
+def test_a_repair_that_fails_leaves_nothing_and_may_be_begun_again(tmp_path: Path) -> None:
+    """Part of the items without their settings would look like a whole store."""
+    path, new = closed_fruit(tmp_path / "old.softkv"), tmp_path / "new.softkv"
+
+    def fail(*given: Any) -> None:
+        assert len(given[3]) == 3
+        assert not new.exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        repair(path, new, carry=fail)
+    assert os.listdir(tmp_path) == ["old.softkv"]
+    assert repair(path, new).saved == 3
+    assert check(new).ok
+
+
+def test_a_repair_that_is_killed_leaves_no_store(tmp_path: Path) -> None:
+    """What it leaves beside the path goes with the next one, which takes an empty directory as well."""
+    path, new = closed_fruit(tmp_path / "old.softkv"), tmp_path / "new.softkv"
+    code = "import os, sys; from softkv.storage import repair; repair(*sys.argv[1:], carry=lambda *_: os._exit(9))"
+    assert subprocess.run([sys.executable, "-c", code, path, new], timeout=60).returncode == 9
+    assert not new.exists()
+    (left,) = set(os.listdir(tmp_path)) - {"old.softkv"}
+    assert left.startswith(".new.softkv.new-")
+    new.mkdir()
+    assert repair(path, new).saved == 3
+    assert sorted(os.listdir(tmp_path)) == ["new.softkv", "old.softkv"]
+    assert check(new).ok
+
+
+def test_a_new_store_needs_a_directory_to_be_made_in(tmp_path: Path) -> None:
+    """It is named as it was given."""
+    path = closed_fruit(tmp_path / "old.softkv")
+    with pytest.raises(StoreNotFound, match=r"gone is not a directory, so new\.softkv cannot be made in it"):
+        repair(path, tmp_path / "gone" / "new.softkv")

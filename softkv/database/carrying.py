@@ -186,7 +186,7 @@ def repair(path: AnyPath, new: AnyPath, *, shard: bool = False) -> Repaired:
             facts = learned.facts if shard else _counted(learned.facts, done)
             _settle(store, settings, replace(learned.without_numbers(), facts=facts))
         except IndexDamaged as error:
-            _warn(f"{store.path} was made without what the old store has learned: {error}")
+            _warn(f"{os.fsdecode(new)} was made without what the old store has learned: {error}")
             store.configure(_unlearned(settings))
 
     return repair_items(path, new, carry=carry)

@@ -15,6 +15,7 @@ from softkv.database import SoftKV
 from softkv.database import open as open_store
 from softkv.database.reader import Reader
 from softkv.errors import InputError, KeyMissing, KindError, NotExpressible, NothingToBlend
+from softkv.maths.inputs import is_whole
 from softkv.storage.closing import Closing
 from softkv.storage.disk.named import is_url
 
@@ -64,6 +65,8 @@ def heaviest(
     if mass is not None and not 0 < mass <= 1:
         raise InputError(f"expected mass to be a share of all weight, above 0 and up to 1, got {mass!r}.")
     most = SHOWN if k is None else k
+    if is_whole(most) and most == 0:
+        return []
     count = most if mass is None else min(most, FIRST)
     options: dict[str, Any] = {"temperature": temperature, "where": where, "projection": projection}
     try:

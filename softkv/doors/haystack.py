@@ -326,11 +326,14 @@ def _where(filters: Any) -> dict[str, Any]:
     if "field" in filters:
         return _comparison(_nested(filters["field"]), filters["operator"], filters["value"])
     conditions = [_where(one) for one in filters["conditions"]]
-    logic: dict[str, dict[str, Any]] = {
-        "AND": {"$and": conditions},
-        "OR": {"$or": conditions},
-        "NOT": {"$not": {"$and": conditions}},
-    }
+    if conditions:
+        logic: dict[str, dict[str, Any]] = {
+            "AND": {"$and": conditions},
+            "OR": {"$or": conditions},
+            "NOT": {"$not": {"$and": conditions}},
+        }
+    else:  # all of none hold, and not one of them
+        logic = {"AND": {}, "OR": NONE, "NOT": NONE}
     if filters["operator"] not in logic:
         raise HaystackFilterError(f"expected AND, OR or NOT, or a field, got {filters['operator']!r} in {filters}.")
     return logic[filters["operator"]]

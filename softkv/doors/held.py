@@ -1,7 +1,7 @@
 """The items of a fitted estimator: arrays in memory, or a store on disk, with the same methods.
 
-In memory every answer is exact, in the floating type of the items. A store answers within a tolerance if it has an
-index, and can be larger than memory.
+In memory every answer is exact, in the floating type of the items, or in float64 where items have weights. A store
+answers within a tolerance if it has an index, and can be larger than memory.
 
 Does not know scikit-learn (sklearn.py).
 
@@ -183,14 +183,16 @@ class InMemory:
     def ask(self, queries: AnyArray, *, k: int | None, tolerance: float) -> Answers:  # noqa: ARG002 - all of it is exact
         """Look up (b, d) queries."""
         items, compared = self.items, self._compared()
-        queries = queries.astype(np.result_type(queries, items.keys)) / self.unit
+        # Weights are numbers beside scores, which they have to leave digits of: in float32 they would lose their own.
+        kinds = (queries, items.keys) if items.shares is None else (queries, items.keys, np.float64)
+        queries = queries.astype(np.result_type(*kinds)) / self.unit
         answers = soft_lookup(
             queries,
             items.keys,
             items.values,
             compatibility=compared,
             temperature=self.in_unit,
-            k=k,
+            k=None if k is None else min(k, len(items.keys)),
             bias=None if items.shares is None else self.in_unit * np.log(items.shares),
             labels=items.labels,
             show=0,

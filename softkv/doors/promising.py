@@ -101,13 +101,21 @@ class Promising:
         return {"k": self.k, "temperature": float(answers.temperature), **self.held_.goes_by}
 
 
+def _levels(confidence_level: float | Sequence[float]) -> list[float]:
+    """One or more levels."""
+    levels: list[float] = np.atleast_1d(confidence_level).tolist()
+    if not levels:
+        raise InputError("expected one or more confidence levels, got none. Give a number, such as 0.95.")
+    return levels
+
+
 class PromisingNumbers(Promising):
     """Predictions with intervals."""
 
     def predict_interval(self, X: Any, confidence_level: float | Sequence[float] = LEVEL) -> tuple[AnyArray, AnyArray]:
         """The predictions (n,), and the ends of intervals that contain the truth this often, (n, 2, l)."""
         found = self._judged(X)
-        levels = np.atleast_1d(confidence_level).tolist()
+        levels = _levels(confidence_level)
         return np.asarray(found.value), np.stack([found.interval(level) for level in levels], axis=2)
 
     def _aims(self, answers: Answers, y: Any) -> AnyArray:
@@ -128,7 +136,7 @@ class PromisingLabels(Promising):
         found = self._judged(X)
         seen, guard, best = seen_of(found), found.guard, self._by_class(found, found.value).argmax(1)
         assert guard is not None
-        levels = np.atleast_1d(confidence_level).tolist()
+        levels = _levels(confidence_level)
         sets = [self._by_class(found, guard.labels_within(seen, level)) > 0 for level in levels]
         return np.asarray(self.classes_)[best], np.stack(sets, axis=2)
 

@@ -96,7 +96,7 @@ class _SoftKV(BaseEstimator):
     def _asked(self, X: Any) -> Answers:
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=FLOATS)
-        return self.held_.ask(X, k=None if self.k is None else min(self.k, self.n_items_), tolerance=self._tolerance)
+        return self.held_.ask(X, k=self.k, tolerance=self._tolerance)
 
     def _fitted_on(self, X: Any) -> Flags:
         """Which of the samples were fitted, (n,)."""

@@ -1,6 +1,8 @@
 """Objects that are closed at the end of a block, or else when they are no longer referenced."""
 
+import sys
 from abc import ABC, abstractmethod
+from contextlib import nullcontext, suppress
 from typing import TypeVar
 
 Own = TypeVar("Own", bound="Closing")
@@ -22,5 +24,8 @@ class Closing(ABC):
         self.close()
 
     def __del__(self) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        # While the interpreter ends, parts of it are gone already, and with them what leaves more than a closed file.
+        with suppress(Exception) if sys.is_finalizing() else nullcontext():
             self.close()

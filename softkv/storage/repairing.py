@@ -51,6 +51,7 @@ Carrying: TypeAlias = Callable[[dict[str, Any], Callable[[str], IndexFile | None
 def repair(path: AnyPath, new: AnyPath, *, carry: Carrying | None = None) -> Repaired:
     """Write the good items of the store at `path` to a new store. Items without a key get new numbers.
 
+    The new store is at its path once it is complete, and a failure leaves nothing there.
     Settings come along, and index files do not. Where `carry` is given, it is handed the settings, a function that
     finds an index file of the old store by its name, what is returned, and the new store.
     """
@@ -63,17 +64,19 @@ def repair(path: AnyPath, new: AnyPath, *, carry: Carrying | None = None) -> Rep
         if catalog is None or head is None or (head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
         roster = Roster(catalog, head.generation)
-        with Store.open(target, "c") as store, catalog.connection.reading():
-            saved, same = _save(found, roster, store)
-            missing = _names(roster, np.flatnonzero(found.lost))
-            rows, items = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
-            done = Repaired(found.report, saved, max(items - saved, len(missing)), tuple(missing), rows, same)
-            settings = loaded(found.standing.settings if found.standing else head.settings, "the settings")
-            if carry is None:
-                store.configure(settings)
-            else:
-                find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
-                carry(settings, find, done, store)
+        with opening.named_beside(target) as building:
+            with Store.open(building, "c") as store, catalog.connection.reading():
+                saved, same = _save(found, roster, store)
+                missing = _names(roster, np.flatnonzero(found.lost))
+                rows, items = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
+                done = Repaired(found.report, saved, max(items - saved, len(missing)), tuple(missing), rows, same)
+                settings = loaded(found.standing.settings if found.standing else head.settings, "the settings")
+                if carry is None:
+                    store.configure(settings)
+                else:
+                    find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
+                    carry(settings, find, done, store)
+            Store.move(building, target)
         return done
 
 

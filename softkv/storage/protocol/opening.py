@@ -155,12 +155,10 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
 
     The caller keeps the lock.
     """
-    parent = os.path.dirname(os.path.abspath(directory))
-    if not os.path.isdir(parent):
-        raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
+    parent = _parent_of(directory)
     locks.require_writable_platform(parent, force=force)
     remove_unborn(parent, os.path.basename(directory))
-    building, lock = _begun(os.path.join(parent, f".{os.path.basename(directory)}.new-"))
+    building, lock = _begun(_unborn(directory))
     moved = False
     try:
         yield building, lock
@@ -176,6 +174,32 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
         if overtaken:
             raise StoreLocked(f"{directory} is being made by another process. Try again in a moment.", None) from error
         raise
+
+
+@contextmanager
+def named_beside(directory: str) -> Iterator[str]:
+    """A path for a store that is to be made and moved into place; when that fails it is removed."""
+    remove_unborn(_parent_of(directory), os.path.basename(directory))
+    building = _unborn(directory) + secrets.token_hex(4)
+    try:
+        yield building
+    except BaseException:
+        with suppress(StoreError):
+            erase(building, force=False)
+        raise
+
+
+def _parent_of(directory: str) -> str:
+    """The directory in which another is to be made."""
+    parent = os.path.dirname(os.path.abspath(directory))
+    if not os.path.isdir(parent):
+        raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
+    return parent
+
+
+def _unborn(directory: str) -> str:
+    """How the name of a directory begins that is to take this place (leftovers.py)."""
+    return os.path.join(os.path.dirname(os.path.abspath(directory)), f".{os.path.basename(directory)}.new-")
 
 
 def _begun(prefix: str) -> tuple[str, locks.FileLock]:
