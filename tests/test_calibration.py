@@ -1,5 +1,7 @@
 """Plans: what they cost, what they promise, and whether that holds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -151,3 +153,22 @@ def test_plans_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         known.plan(0.2, 0.05 + step * 1e-4, 0.95)
         assert len(known._known) <= 8
     assert known.plan(0.2, 0.05, 0.95) == first
+
+
+def test_a_tolerance_is_a_share_of_the_value_scale_of_the_rehearsal() -> None:
+    """As it is where nobody knows that one; hardly less where it is another by now; none where one of them is 0."""
+    known = replace(calibration(60), scale=np.full(1, 2.0))
+    assert known.as_share(0.01, 2.0) == (0.01, 2.0)
+    assert calibration(60).as_share(0.01, 3.0) == (0.01, 3.0)
+    for scale in np.exp(np.random.default_rng(5).uniform(-50, 50, 300)).tolist():
+        share, before = known.as_share(0.01, scale)
+        assert before == 2.0
+        assert 0.979 * 0.01 * scale < share * before < 0.01 * scale * (1 + 1e-9)
+    for scale in (1e-300, 5e-324, 1e300):
+        share, _ = known.as_share(0.01, scale)
+        assert np.isfinite(share)
+        assert share * 2.0 <= 0.01 * scale
+    assert known.as_share(0.01, 0.0)[0] == replace(known, scale=np.zeros(1)).as_share(0.01, 1.0)[0] == 0.0
+    assert replace(known, scale=np.zeros(1)).as_share(0.01, 0.0) == (0.01, 0.0)
+    for odd in (np.zeros(0), np.full(1, np.nan), np.full(1, np.inf)):
+        assert replace(known, scale=odd).problem == "was calibrated for values of no size"

@@ -224,6 +224,40 @@ def test_queries_unlike_all_items_are_not_trusted(stores: dict[str, softkv.SoftK
     assert db.lookup(query * 0).error_kind == "exact"
 
 
+@pytest.mark.parametrize("outlier", ["deleted", "added"])
+def test_errors_are_of_the_same_size_whatever_the_scale_of_values_is_by_now(
+    large: None, tmp_path: Path, outlier: str
+) -> None:
+    """One value of -9999 among ordinary ones, as for what is unknown, goes or comes after the build."""
+    keys = keys_of(np.random.default_rng(1), ITEMS + 1)
+    held = np.tanh(keys @ np.random.default_rng(8).standard_normal(WIDTH)) + keys[:, 0]
+    held[-1] = -9999.0
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add([str(number) for number in range(ITEMS)], held[:ITEMS], vectors=keys[:ITEMS])
+        if outlier == "deleted":
+            db.add("outlier", float(held[-1]), vectors=keys[-1])
+        db.build_index()
+        asked = keys_of(np.random.default_rng(2), 100)
+        warm = 1.5 * db.info().temperature
+        before = db.lookup(asked, temperature=warm)
+        if outlier == "deleted":
+            del db["outlier"]
+        else:
+            db.add("outlier", float(held[-1]), vectors=keys[-1])
+        found, exact = (db.lookup(asked, temperature=warm, tolerance=tolerance) for tolerance in (0.01, 0))
+        assert kinds(before).count("calibrated") > 90
+        assert (apart(found, exact) <= found.error).mean() > 0.9
+        estimated = np.array(kinds(found)) == "calibrated"
+        if estimated.any():
+            off = np.abs(found.log_mass - exact.log_mass)[estimated]
+            assert (off <= np.asarray(found.log_mass_error)[estimated]).mean() > 0.9
+        if outlier == "added":
+            assert estimated.sum() > 80
+            assert found.error[estimated] == pytest.approx(0.01 * db._view().snapshot.value_scale, rel=1e-6)
+        db.build_index()
+        assert kinds(db.lookup(asked, temperature=warm)).count("calibrated") > 80
+
+
 def test_a_query_a_little_harder_than_those_rehearsed_reads_on_for_a_level(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +291,33 @@ def test_a_query_a_little_harder_than_those_rehearsed_reads_on_for_a_level(
     assert usual.rows_read < on.rows_read
     assert asked(8, float(doubts[8])).rows_read == usual.rows_read
     assert asked(8, float(doubts[10])).error_kind != "calibrated"
+
+
+def test_an_answer_that_rests_on_lists_nobody_opened_is_none(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of these least is expected; if they are said to hold all of the mass by far, statistics are wrong."""
+    db, asked, estimated = stores["cosine"], keys_of(np.random.default_rng(4), 40), planned.estimated
+    assert kinds(db.lookup(asked)).count("calibrated") > 30
+    for more, trusted in ((-1.0, True), (60.0, False)):
+
+        def expecting(*given: Any, more: float = more, **options: Any) -> Any:
+            found = estimated(*given, **options)
+            return replace(found, peak=found.peak + more)
+
+        monkeypatch.setattr(planned, "estimated", expecting)
+        monkeypatch.setattr(Calibration, "plan", _trusting(Calibration.plan))
+        assert (kinds(db.lookup(asked)).count("calibrated") > 30) == trusted
+
+
+def _trusting(plan: Any) -> Any:
+    """The plans without a limit of how far the mass may be from what is foretold."""
+
+    def found(known: Calibration, *given: Any) -> Any:
+        one = plan(known, *given)
+        return one and replace(one, surprise=np.inf)
+
+    return found
 
 
 def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_the_items(

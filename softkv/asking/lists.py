@@ -152,10 +152,18 @@ class Asking:
         return [self._plan(one, drawn) for one, drawn in zip(self.equal.tolist(), self.drawn.tolist(), strict=True)]
 
     def _plan(self, temperature: float, drawn: bool) -> Plan | None:
-        question, plan, found = self.question, self.index.calibration.plan, None
+        plan, confidence, found = self.index.calibration.plan, self.question.confidence, None
+        tolerance, _ = self.rehearsed
+        if not tolerance:
+            return None
         if drawn:
-            found = plan(temperature, PLANNED * question.tolerance, question.confidence)
-        return found or plan(temperature, question.tolerance, question.confidence)
+            found = plan(temperature, PLANNED * tolerance, confidence)
+        return found or plan(temperature, tolerance, confidence)
+
+    @cached_property
+    def rehearsed(self) -> tuple[float, float]:
+        """The tolerance as a share of the value scale of the rehearsal, and that scale."""
+        return self.index.calibration.as_share(self.question.tolerance, self.view.snapshot.value_scale)
 
     @cached_property
     def drawn(self) -> Flags:
@@ -217,9 +225,10 @@ class Asking:
             return best(self.index, arena, asked, self.depth, show=max(self.k, self.show))
         plans = [plan for plan in (self.plans[number] for number in some.tolist()) if plan is not None]
         confidence, queries = self.question.confidence, some.tolist()
-        return calibrated(
+        stated, (tolerance, scale) = tolerance * arena.scale, self.rehearsed
+        found = calibrated(
             self.index,
-            arena,
+            replace(arena, scale=scale),
             asked,
             plans,
             self.drawn[some],
@@ -228,6 +237,7 @@ class Asking:
             confidence=confidence,
             show=self.show,
         )
+        return replace(found, error=np.where(found.sure, stated, found.error))
 
     def random(self, some: Sequence[int] | Rows, *purpose: int) -> np.random.Generator:
         """What is drawn for some of the queries: it follows from them, a purpose and the secret of the store."""

@@ -44,6 +44,7 @@ def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
     whole = (
         index.heads is not None
         and int(index.calibration.near[0]) == NEAREST
+        and float(index.calibration.scale[0]) == view.snapshot.value_scale
         and (index.outline is not None or not is_worth_it(index.lists))
     )
     return same and calibrated_on == "items" and not view.changes and view.verdict is None and whole

@@ -14,6 +14,7 @@ estimate, or because no key is as near to it as some key was to nearly all of th
 Shapes: t temperatures, c calibration queries, j levels.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
 THRESHOLDS = 16  # doubts at which plans may stop
 MOST_NEAR = 1000  # lists that may be opened since they are near
 PLANS = 256  # kept at most; then all are forgotten, and made anew as they are asked for
+STEP, LARGEST = 0.02, 100.0  # value scales are compared by their logarithms, rounded to this; the largest difference
 TOGETHER = 32  # plans whose errors are looked at together
 
 
@@ -81,6 +83,8 @@ class Calibration:
     independent: Reals = field(default_factory=lambda: np.zeros(len(BEST)))
     # (1,), how many of the lists nearest to a query were opened at every level; indexes of before opened none of them.
     near: Reals = field(default_factory=lambda: np.zeros(1))
+    # (1,), the value scale of which errors and doubts are shares; below 0 where nobody knows it.
+    scale: Reals = field(default_factory=lambda: np.full(1, -1.0))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -99,6 +103,20 @@ class Calibration:
             self._known.clear()
         self._known[wanted] = found
         return found
+
+    def as_share(self, tolerance: float, scale: float) -> tuple[float, float]:
+        """A share of this value scale as one of that in the rehearsal, hardly rounded down, and that scale itself.
+
+        It is 0 where no such share can be given. Since then the value scale may have changed with a single item; what
+        was found about errors is about errors of the same size. Rounded, so that few plans are needed.
+        """
+        before = float(self.scale[0])
+        if before < 0 or before == scale:
+            return tolerance, scale
+        if not (before > 0 and scale > 0):
+            return 0.0, before
+        times = math.log(scale) - math.log(before)
+        return tolerance * math.exp(min(STEP * math.floor(times / STEP), LARGEST)), before
 
     def can_be(self, confidence: float) -> bool:
         """Whether enough queries judge plans to be so sure of one."""
@@ -137,6 +155,8 @@ class Calibration:
             return "counts more queries than were asked"
         if self.near.shape != (1,) or not 0 <= self.near[0] <= MOST_NEAR:
             return "opened lists that are none"
+        if self.scale.shape != (1,) or not np.isfinite(self.scale[0]):
+            return "was calibrated for values of no size"
         for name in ("doubts", "errors", "log_mass_errors", "surprises"):
             shape = getattr(self, name).shape
             if shape != (len(self.temperatures), len(self.best), len(LEVELS)):

@@ -39,9 +39,10 @@ MEASURED = (
     "depths",
     "independent",
     "near",
+    "scale",
 )
 # What stands for figures that earlier versions did not measure.
-UNKNOWN: dict[str, AnyArray] = {"independent": np.zeros(len(BEST)), "near": np.zeros(1)}
+UNKNOWN: dict[str, AnyArray] = {"independent": np.zeros(len(BEST)), "near": np.zeros(1), "scale": np.full(1, -1.0)}
 
 
 def _nobody() -> Counts:

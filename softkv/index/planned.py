@@ -38,6 +38,7 @@ from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
+LIGHTEST = 7.0  # rows that are read may weigh e^LIGHTEST times less than others on average; else too much is expected
 PLANNED = 0.7  # the share of the tolerance that a plan may use up where other rows are drawn
 DRAWN = 0.1  # by chance, the error of what is drawn is larger than stated for so many times as few queries as may be
 
@@ -54,7 +55,9 @@ def calibrated(
     confidence: float,
     show: int,
 ) -> Estimate:
-    """Estimates as their plans say, each with an error below the tolerance, a share of the value scale.
+    """Estimates as their plans say, each with an error below the tolerance, a share of the scale of the arena.
+
+    That is the value scale of the rehearsal, whatever it is by now.
 
     The stated error is the tolerance. The measured error of the plan is smaller; the difference is room for queries
     that are a little unlike those it was measured on, and for the error of rows that are drawn for those queries
@@ -106,9 +109,11 @@ def calibrated(
         closed(opened.order, stops, len(index.quick.counts)),
         squares=isinstance(arena.values, Numbers),
     )
-    blend = merge(near.blend, index.units.back(replace(far, peak=far.peak + asked.added)))
-    if nothing is not None:
-        blend = merge(blend, unread)
+    found_out = near.blend if nothing is None else merge(near.blend, unread)
+    blend = merge(found_out, index.units.back(replace(far, peak=far.peak + asked.added)))
+    # The lists that are opened are those of which most is expected.
+    share = np.log(np.maximum(near.scored, 1)) - math.log(max(arena.rows, 1))
+    sure &= found_out.log_mass - blend.log_mass >= share - LIGHTEST
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
     error, log_mass_error = error * arena.scale, np.array([plan.log_mass_error for plan in plans])

@@ -103,7 +103,17 @@ def rehearsed(
     )
     best = (peaks + added).astype(np.float32)
     worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
-    measured = doubts, errors, log_masses, surprises, best, depths, worth, np.full(1, float(near))
+    measured = (
+        doubts,
+        errors,
+        log_masses,
+        surprises,
+        best,
+        depths,
+        worth,
+        np.full(1, float(near)),
+        np.full(1, float(scale)),
+    )
     return Calibration(temperatures.astype(np.float32), *measured)
 
 
