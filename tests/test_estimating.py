@@ -296,7 +296,7 @@ def test_a_query_a_little_harder_than_those_rehearsed_reads_on_for_a_level(
 def test_an_answer_that_rests_on_lists_nobody_opened_is_none(
     stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of these least is expected; if they are said to hold all of the mass by far, statistics are wrong."""
+    """Least is expected of closed lists; if they are said to hold all of the mass by far, statistics are wrong."""
     db, asked, estimated = stores["cosine"], keys_of(np.random.default_rng(4), 40), planned.estimated
     assert kinds(db.lookup(asked)).count("calibrated") > 30
     for more, trusted in ((-1.0, True), (60.0, False)):
