@@ -205,7 +205,7 @@ def test_what_fails_while_a_store_is_made_leaves_it_closed(tmp_path: Path) -> No
 
 
 def test_no_documents_are_found_where_none_are_wanted(store: SoftKVVectorStore) -> None:
-    """As from the store of LangChain in memory; fewer than none cannot be."""
+    """The store of LangChain in memory gives none either; fewer than none cannot be."""
     store.add_texts(TEXTS)
     assert store.similarity_search(TEXTS[0], 0) == store.similarity_search_with_score(TEXTS[0], 0) == []
     assert store.max_marginal_relevance_search(TEXTS[0], 2, 0) == []
