@@ -158,7 +158,7 @@ def test_plans_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_tolerance_is_a_share_of_the_value_scale_of_the_rehearsal() -> None:
     """It stays where nobody knows that scale, becomes hardly less for another one, and none where one of them is 0."""
     known = replace(calibration(60), scale=np.full(1, 2.0))
-    assert known.as_share(0.01, 2.0) == (0.01, 2.0)
+    assert known.as_share(0.01, 2.0) == known.as_share(0.01, 2.0 - 1e-9) == (0.01, 2.0)
     assert calibration(60).as_share(0.01, 3.0) == (0.01, 3.0)
     for scale in np.exp(np.random.default_rng(5).uniform(-50, 50, 300)).tolist():
         share, before = known.as_share(0.01, scale)

@@ -6,12 +6,14 @@ finding centres and comparing every row with all of them.
 Does not arrange rows (index/dividing.py).
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from softkv.asking.indexed import summable
 from softkv.asking.view import View
+from softkv.index.calibration import SAME
 from softkv.index.dividing import emptied
 from softkv.index.late import Homes
 from softkv.index.lists import OUTGROWN, ListIndex
@@ -44,7 +46,7 @@ def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
     whole = (
         index.heads is not None
         and int(index.calibration.near[0]) == NEAREST
-        and float(index.calibration.scale[0]) == view.snapshot.value_scale
+        and math.isclose(float(index.calibration.scale[0]), view.snapshot.value_scale, rel_tol=SAME)
         and (index.outline is not None or not is_worth_it(index.lists))
     )
     return same and calibrated_on == "items" and not view.changes and view.verdict is None and whole

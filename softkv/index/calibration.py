@@ -37,6 +37,7 @@ THRESHOLDS = 16  # doubts at which plans may stop
 MOST_NEAR = 1000  # lists that may be opened since they are near
 PLANS = 256  # kept at most; then all are forgotten, and made anew as they are asked for
 STEP, LARGEST = 0.02, 100.0  # value scales are compared by their logarithms, rounded to this; the largest difference
+SAME = 1e-6  # value scales that differ by no more of themselves differ by rounding
 TOGETHER = 32  # plans whose errors are looked at together
 
 
@@ -111,8 +112,10 @@ class Calibration:
         was found about errors is about errors of the same size. Rounded, so that few plans are needed.
         """
         before = float(self.scale[0])
-        if before < 0 or before == scale:
+        if before < 0:
             return tolerance, scale
+        if math.isclose(before, scale, rel_tol=SAME):
+            return tolerance, before
         if not (before > 0 and scale > 0):
             return 0.0, before
         times = math.log(scale) - math.log(before)
