@@ -106,10 +106,10 @@ class Calibration:
         return found
 
     def as_share(self, tolerance: float, scale: float) -> tuple[float, float]:
-        """A share of this value scale as one of that in the rehearsal, hardly rounded down, and that scale itself.
+        """A share of this value scale as one of that in the rehearsal, and that scale itself.
 
         It is 0 where no such share can be given. Since then the value scale may have changed with a single item; what
-        was found about errors is about errors of the same size. Rounded, so that few plans are needed.
+        was found about errors is about errors of the same size. Rounded down a little, so that few plans are needed.
         """
         before = float(self.scale[0])
         if before < 0:

@@ -103,18 +103,9 @@ def rehearsed(
     )
     best = (peaks + added).astype(np.float32)
     worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
-    measured = (
-        doubts,
-        errors,
-        log_masses,
-        surprises,
-        best,
-        depths,
-        worth,
-        np.full(1, float(near)),
-        np.full(1, float(scale)),
-    )
-    return Calibration(temperatures.astype(np.float32), *measured)
+    alone = (np.full(1, float(one)) for one in (near, scale))
+    temperatures = temperatures.astype(np.float32)
+    return Calibration(temperatures, doubts, errors, log_masses, surprises, best, depths, worth, *alone)
 
 
 def _ranking(

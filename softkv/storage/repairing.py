@@ -64,19 +64,21 @@ def repair(path: AnyPath, new: AnyPath, *, carry: Carrying | None = None) -> Rep
         if catalog is None or head is None or (head.generation and found.standing is None):
             raise StoreDamaged(f"nothing can be saved, since the catalog cannot be read: {found.report}")
         roster = Roster(catalog, head.generation)
-        with opening.named_beside(target) as building:
-            with Store.open(building, "c") as store, catalog.connection.reading():
-                saved, same = _save(found, roster, store)
-                missing = _names(roster, np.flatnonzero(found.lost))
-                rows, items = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
-                done = Repaired(found.report, saved, max(items - saved, len(missing)), tuple(missing), rows, same)
-                settings = loaded(found.standing.settings if found.standing else head.settings, "the settings")
-                if carry is None:
-                    store.configure(settings)
-                else:
-                    find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
-                    carry(settings, find, done, store)
-            Store.move(building, target)
+        with (
+            opening.named_beside(target) as building,
+            Store.open(building, "c") as store,
+            catalog.connection.reading(),
+        ):
+            saved, same = _save(found, roster, store)
+            missing = _names(roster, np.flatnonzero(found.lost))
+            rows, items = (found.standing.rows, found.standing.tally.count) if found.standing else (0, 0)
+            done = Repaired(found.report, saved, max(items - saved, len(missing)), tuple(missing), rows, same)
+            settings = loaded(found.standing.settings if found.standing else head.settings, "the settings")
+            if carry is None:
+                store.configure(settings)
+            else:
+                find = partial(index_files.find, catalog, found.report.path, head.generation, commit=head.number)
+                carry(settings, find, done, store)
         return done
 
 

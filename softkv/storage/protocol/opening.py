@@ -178,11 +178,12 @@ def made_beside(directory: str, *, force: bool) -> Iterator[tuple[str, locks.Fil
 
 @contextmanager
 def named_beside(directory: str) -> Iterator[str]:
-    """A path for a store that is to be made and moved into place; when that fails it is removed."""
+    """A path where a store is to be made, which is then moved into place; when that fails it is removed."""
     remove_unborn(_parent_of(directory), os.path.basename(directory))
     building = _unborn(directory) + secrets.token_hex(4)
     try:
         yield building
+        move(building, directory)
     except BaseException:
         with suppress(StoreError):
             erase(building, force=False)
