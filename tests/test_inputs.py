@@ -36,6 +36,7 @@ def test_temperatures_must_be_above_zero(temperature: Any, library: str) -> None
         ({"k": 0}, KindError, "k to be a whole number of at least 1, got 0"),
         ({"k": 2.0}, KindError, "k to be a whole number of at least 1, got 2.0"),
         ({"k": True}, KindError, "k to be a whole number"),
+        ({"k": np.timedelta64(3)}, KindError, "k to be a whole number"),
         ({"show": -1}, KindError, "show to be a whole number of at least 0, got -1"),
         ({"mask": np.ones(5)}, KindError, "expected a boolean mask, .* got float64"),
         ({"mask": np.ones(4, bool)}, ShapeError, r"mask of shape \(2, 5\) .* got \(1, 4\)"),

@@ -7,7 +7,7 @@ import pytest
 
 import softkv
 from softkv.embedders import find
-from softkv.errors import EmbedderMismatch, EmbedderNeeded, InputError
+from softkv.errors import EmbedderMismatch, EmbedderNeeded, InputError, Unfinished
 
 from .scales import scaled
 
@@ -78,3 +78,25 @@ def test_a_model_must_be_named_to_begin_with(tmp_path: Path) -> None:
             db.reembed(letters)
         assert db.info().unfinished is None
         assert db.info().embedder == "static"
+
+
+@pytest.mark.parametrize("work", ["tune", "fit", "guard", "build_index"])
+def test_nothing_is_computed_that_could_not_be_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    """While items have begun to be embedded anew, work whose result could not be written is refused at its start."""
+    scaled(monkeypatch, reembedded=10)
+    asked = list[int]()
+
+    def failing(texts: list[str]) -> list[list[float]]:
+        asked.append(len(texts))
+        if sum(asked) > 20:
+            raise OSError("the model is gone")
+        return letters(texts)
+
+    with softkv.open(tmp_path / "s", value="label") as db:
+        db.add(TEXTS, ["odd", "even"] * 12 + ["odd"])
+        with pytest.raises(OSError, match="gone"):
+            db.reembed(failing)
+        told = list[object]()
+        with pytest.raises(Unfinished, match="10 of 25 items"):
+            getattr(db, work)(progress=lambda *stage: told.append(stage))
+        assert told == []

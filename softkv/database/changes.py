@@ -82,6 +82,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             done = self._store.recorded(named)  # before anything is embedded
             if done is not None:
                 return done
+            self._store.require_finished()
             kept = start = Profile.of(self._store.settings)
             if not len(self._store):  # a temperature by rule suited the items that were deleted
                 self._findings.forget()

@@ -114,7 +114,7 @@ class Upkeep(Reader):
             whole: Whether all lists are made anew, also where those there are could be refined.
             progress: Called with (stage, done, all).
         """
-        self._store.require_writable()
+        self._store.require_finished()
         wanted = _wanted(kind, Wanted(lists, queries, temperatures, backend, whole))
         with self._lock:
             require_items(self._view().snapshot)
@@ -178,7 +178,7 @@ class Upkeep(Reader):
             seed: Chooses the items that are left out and asked where there are more than 11,585; all others answer.
             progress: Called with (what, done, all).
         """
-        self._store.require_writable()
+        self._store.require_finished()
         ks, hold_out = training.checked_ks(k), checked_hold_out(hold_out)
         with self._lock:
             view = self._new_view()
@@ -217,7 +217,7 @@ class Upkeep(Reader):
             seed: Chooses the items that are asked, and those that take no part and say when it is enough.
             progress: Called with (what, done, all).
         """
-        self._store.require_writable()
+        self._store.require_finished()
         with self._lock:
             view = self._new_view()
             require_items(view.snapshot)
@@ -270,7 +270,7 @@ class Upkeep(Reader):
             strangers: Queries that no item answers. Without `strangers_at_most` they are measured, and change nothing.
             progress: Called with (what, done, all).
         """
-        self._store.require_writable()
+        self._store.require_finished()
         promise = Promise(wrong_at_most, strangers_at_most, confidence)
         with self.snapshot() as frozen:
             asked = {"queries": queries, "answers": answers, "strangers": strangers}

@@ -246,8 +246,8 @@ def temperature_of(library: Library, given: Any, queries: Array, leading: tuple[
 
 
 def is_whole(given: object) -> TypeGuard[int]:
-    """Whether this is a whole number, of Python or of NumPy; True and False are none."""
-    return isinstance(given, (int, np.integer)) and not isinstance(given, bool)
+    """Whether this is a whole number, of Python or of NumPy; True, False and spans of time are none."""
+    return isinstance(given, (int, np.integer)) and not isinstance(given, (bool, np.timedelta64))
 
 
 def whole_number(name: str, given: Any, *, least: int) -> int:

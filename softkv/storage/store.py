@@ -12,7 +12,7 @@ from softkv.ndarrays import Rows
 from softkv.progress import Progress
 from softkv.storage.batch import Added, checked
 from softkv.storage.catalog.batches import Recorded, Stamp, found, recorded
-from softkv.storage.catalog.begun import Begun, begun
+from softkv.storage.catalog.begun import Begun, begun, require_finished
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.labels import LabelBook
 from softkv.storage.closing import Closing
@@ -279,6 +279,12 @@ class Store(Closing):
     def require_writable(self) -> None:
         """Refuse a handle that may not change the store, before work is done for it."""
         self._require_writer()
+
+    def require_finished(self) -> None:
+        """Refuse a handle that may not change the store, and to change one whose rebuild is unfinished."""
+        writer = self._require_writer()
+        with self._lock:
+            require_finished(writer.catalog, writer.newest().head, self.path)
 
     def _require_writer(self) -> Writer:
         with self._lock:

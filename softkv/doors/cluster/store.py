@@ -160,6 +160,8 @@ class ShardedStore:
         if not self._writes:
             raise AccessRefused(f"{self.path} is open for reading; open it with mode 'w' to change it")
 
+    require_finished = require_writable  # clusters have no rebuild that could be unfinished
+
     def _require_open(self) -> None:
         if self._closed:
             raise HandleClosed(f"{self.path} was closed; open it again")
