@@ -351,6 +351,34 @@ def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_t
     assert read[3] == 0
 
 
+def test_lists_that_are_read_ahead_are_read_once(
+    stores: dict[str, softkv.SoftKV], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers are the same, from as many rows, whether or not the likeliest lists are read before the others."""
+    db, asked, read_lists = stores["dot"], keys_of(np.random.default_rng(4), 40), planned.read_lists
+    read = [0]
+
+    def counted(index: Any, arena: Any, some: Any, chosen: Any, show: int) -> Any:
+        found = read_lists(index, arena, some, chosen, show)
+        read[-1] += int(found.scored.sum())
+        return found
+
+    monkeypatch.setattr(planned, "read_lists", counted)
+    found = []
+    for ahead in (ITEMS, 0):
+        monkeypatch.setattr(planned, "AHEAD", ahead)
+        read.append(0)
+        found.append(db.lookup(asked))
+    estimated = np.array(kinds(found[0])) == "calibrated"
+    assert estimated.sum() > 30
+    assert kinds(found[1]) == kinds(found[0])
+    assert np.array_equal(found[1].rows_read, found[0].rows_read)
+    assert np.array_equal(found[1].rows, found[0].rows)
+    assert found[1].value == pytest.approx(found[0].value, rel=1e-5)
+    assert found[1].log_mass == pytest.approx(found[0].log_mass, rel=1e-6)
+    assert read[1] == read[2] > 0
+
+
 def test_other_ways_to_compare_use_the_index_where_it_fits(stores: dict[str, softkv.SoftKV]) -> None:
     """An index for dot products serves those with a rewritten query; others are scanned."""
     db = stores["dot"]

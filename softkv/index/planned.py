@@ -77,8 +77,10 @@ def calibrated(
     sure = near_enough & (farthest >= doubts)
     long, error = np.flatnonzero(sure & (stops > AHEAD)), np.array([plan.error for plan in plans])
     by_outline: dict[int, Screened] = {}
+    starts, ahead = np.zeros_like(stops), None
     if len(long):
         firsts = opened.firsts.tolist()
+        starts[long] = opened.firsts[long]
         first = [opened.order[number, : firsts[number]] for number in long.tolist()]
         ahead = read_lists(index, arena, part_of(asked, long), first, show)
         sure[long] = ahead.blend.peak * asked.temperatures[long] >= nearest[long]
@@ -93,9 +95,11 @@ def calibrated(
         return _refused(_nothing(index, arena, asked, show))
     whole = stops.copy()
     whole[list(by_outline)] = 0
-    lists = [order[:stop] for order, stop in zip(opened.order, whole, strict=True)]
+    lists = [order[start:stop] for order, start, stop in zip(opened.order, starts, whole, strict=True)]
     nothing = _nothing(index, arena, asked, show) if by_outline else None
     near = read_lists(index, arena, asked, lists, show) if nothing is None or whole.any() else nothing
+    if ahead is not None:
+        near = replaced(near, long, both(ahead, some_of(near, long), show))
     if nothing is not None:
         numbers, parts = np.array(list(by_outline)), list(by_outline.values())
         unread = replaced(nothing.blend, numbers, joined_of([one.unread for one in parts]))
