@@ -95,6 +95,27 @@ def test_these_are_measured(db: softkv.SoftKV, name: str) -> None:
         assert found.log_mass_error <= LOG_MASS
 
 
+@pytest.mark.parametrize(("compared", "other", "temperature"), [("cosine", "dot", 3.0), ("dot", "cosine", 1.0)])
+def test_lists_that_know_no_lengths_are_not_asked_of_keys_that_differ_in_them(
+    tmp_path: Path, compared: str, other: str, temperature: float
+) -> None:
+    """Nor lists of vectors about their directions: a few rows that nobody drew held all of the mass."""
+    rng = np.random.default_rng(3)
+    asked = {"compatibility": other, "temperature": temperature, "tolerance": TOLERANCE}
+    plain = keys_of(2, ITEMS)
+    plain /= np.linalg.norm(plain, axis=1, keepdims=True)
+    varied = plain * np.exp(0.5 * rng.standard_normal((ITEMS, 1))).astype(np.float32)
+    one_long = plain.copy()
+    one_long[77] *= 20.0
+    for name, keys, measured in (("plain", plain, True), ("varied", varied, False), ("one long", one_long, False)):
+        with softkv.open(tmp_path / name, value="number", compatibility=compared) as db:
+            db.add(vectors=keys, values=values_of("number", plain))
+            db.build_index()
+            found = db.lookup(QUERIES[:ASKED], **asked)
+            kinds = set(np.broadcast_to(found.error_kind, ASKED).tolist())
+            assert ("measured" in kinds) == measured, name
+
+
 @pytest.mark.parametrize(
     ("options", "given"),
     [

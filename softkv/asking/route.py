@@ -155,10 +155,18 @@ def suits_form(view: View, question: Question) -> bool:
 
 
 def is_known(view: View, question: Question) -> bool:
-    """Whether rows may be drawn for a way to compare: the index was built for it, or it is one of softkv's own."""
+    """Whether rows may be drawn for a way to compare: the index was built for it, or it is one of softkv's own.
+
+    Where lists are of directions, and the way to compare goes by lengths as well, or the other way round, these have to
+    be alike: a few rows of a list do not show that a far longer one of them holds all of the mass.
+    """
     if question.heads is not None or suits_form(view, question):
         return suits_form(view, question)
-    return isinstance(question.compatibility, str) or form_of(question.compatibility) is not None
+    if not isinstance(question.compatibility, str) and form_of(question.compatibility) is None:
+        return False
+    assert view.index is not None
+    same = (view.index.form.name == "cosine") == (compatibility_of(question.compatibility).degree == 0)
+    return same or view.has_alike_keys
 
 
 def _against_rehearsals(view: View, question: Question) -> str | None:

@@ -23,6 +23,7 @@ from softkv.index.opening import LEVELS
 from softkv.index.verdict import CHANGED, Verdict
 from softkv.logs import log_of
 from softkv.maths.abreast import abreast, turned
+from softkv.maths.compatibility import are_alike
 from softkv.maths.forms import Form
 from softkv.maths.summaries import Lists
 from softkv.ndarrays import Reals, Rows
@@ -49,6 +50,12 @@ class Spanning(View):
     def parts(self) -> Sequence[Part]:
         """The stores, if all of them lie here; else none."""
         raise NotImplementedError
+
+    @cached_property
+    def has_alike_keys(self) -> bool:
+        """Whether keys are of nearly the same length."""
+        views = [one.view for one in self.parts]
+        return are_alike(np.concatenate([view.lengths[view.snapshot.live] for view in views]))
 
     @cached_property
     def index(self) -> ListIndex | None:

@@ -34,7 +34,7 @@ from softkv.kinds import ValueKind
 from softkv.learning.temperature import typical_temperature, unit_of_scores
 from softkv.learning.tuning import lowest_log_mass
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
-from softkv.maths.compatibility import Compatibility, compatibility_of
+from softkv.maths.compatibility import Compatibility, are_alike, compatibility_of
 from softkv.maths.summaries import Lists
 from softkv.ndarrays import AnyArray, Floats, Rows
 from softkv.storage import Layout, Snapshot
@@ -107,6 +107,11 @@ class View:
     def longest_key(self) -> float:
         """The length of the longest key vector."""
         return float(self.lengths.max())
+
+    @cached_property
+    def has_alike_keys(self) -> bool:
+        """Whether keys are of nearly the same length."""
+        return are_alike(self.lengths[self.snapshot.live])
 
     @cached_property
     def inverse_lengths(self) -> npt.NDArray[np.float32]:

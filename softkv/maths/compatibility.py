@@ -27,6 +27,8 @@ from softkv.maths.arrays import check_widths, inner, library_of, sharpened
 from softkv.maths.distances import Scorer, by_differences, gaussian, gaussian_by_halves, in_parts
 from softkv.maths.library import Array, Library, Sharpness
 
+ALIKE, ISOLATED = 3.0, 1.2  # times that keys may differ in length: all but a few percent; the longest, from most others
+
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
@@ -144,6 +146,14 @@ def cosine(inverse_lengths: Array) -> Compatibility:
 def by_halves(halves: Array) -> Compatibility:
     """The gaussian of keys of which ½‖k‖² is known, (n,)."""
     return replace(COMPATIBILITIES["gaussian"], ask=partial(gaussian_by_halves, halves), copies=False)
+
+
+def are_alike(lengths: Array) -> bool:
+    """Whether keys of such lengths, (n,), are ranked nearly alike by their directions, and with their lengths."""
+    last = len(lengths) - 1
+    places = [int(share * last) for share in (0.01, 0.99, 0.999, 1.0)]
+    shortest, long, longer, longest = np.partition(lengths, places)[places].tolist()
+    return bool(long <= ALIKE * shortest and longest <= ISOLATED * longer)
 
 
 def custom(function: Callable[[Any, Any], Any]) -> Compatibility:
