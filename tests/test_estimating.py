@@ -22,6 +22,7 @@ from tests.crash.hostile.indexes import lists as altered
 
 from .databases import count_as_large
 from .scales import far_ring, scaled
+from .test_list_layout import rewritten
 
 ITEMS, WIDTH = 4000, 12
 KINDS = {"cosine": "vector", "dot": "number", "gaussian": "label", "scaled_dot": "vector"}
@@ -349,6 +350,30 @@ def test_no_more_lists_are_read_once_the_likeliest_show_that_a_query_is_unlike_t
     assert read[1] > 1000
     assert 0 < read[2] <= 40 * (FIRST + NEAREST)
     assert read[3] == 0
+
+
+def test_dot_products_with_long_keys_do_not_hide_that_a_query_is_unlike_the_items(large: None, tmp_path: Path) -> None:
+    """Random directions have as large products as items have, but point at none of their clusters."""
+    rng = np.random.default_rng(5)
+    centres = rng.standard_normal((150, 32))
+
+    def some(count: int) -> np.ndarray:
+        plain = centres[rng.integers(0, 150, count)] + 0.5 * rng.standard_normal((count, 32))
+        return (plain * np.exp(0.5 * rng.standard_normal((count, 1)))).astype(np.float32)
+
+    keys, strange = some(10_000), 6.0 * rng.standard_normal((80, 32)).astype(np.float32)
+    with softkv.open(tmp_path / "s", compatibility="dot") as db:
+        db.add(vectors=keys, values=np.sin(keys[:, 0]))
+        db.build_index()
+        usual, like = db.info().temperature, some(80)
+        for options in ({"temperature": usual}, {"temperature": 5 * usual}, {"k": 3}):
+            assert kinds(db.lookup(like, **options)).count("calibrated") > 60
+            assert kinds(db.lookup(strange, **options)).count("calibrated") < 8
+    rewritten(tmp_path / "s", lambda index: replace(index, calibration=replace(index.calibration, closest=np.empty(0))))
+    with softkv.open(tmp_path / "s") as db:  # an index of an earlier version does not know where queries point
+        assert kinds(db.lookup(strange, temperature=usual)).count("calibrated") > 40
+        db.build_index()
+        assert kinds(db.lookup(strange, temperature=usual)).count("calibrated") < 8
 
 
 def test_lists_that_are_read_ahead_are_read_once(

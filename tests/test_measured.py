@@ -579,6 +579,40 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
         assert_kept(db, QUERIES, 60, temperature=0.6)
 
 
+def test_a_key_far_beyond_all_others_of_its_list_is_not_missed(large: None, tmp_path: Path) -> None:
+    """By dot products one key that is twenty times as long as all others holds all of the mass for many queries."""
+    rng = np.random.default_rng(2)
+    centres = rng.standard_normal((100, 32))
+
+    def some(count: int) -> np.ndarray:
+        return (centres[rng.integers(0, 100, count)] + 0.5 * rng.standard_normal((count, 32))).astype(np.float32)
+
+    keys = some(ITEMS)
+    keys[77] *= 20.0
+    with softkv.open(tmp_path / "s", value="number", compatibility="dot") as db:
+        db.add(vectors=keys, values=values_of("number", keys))
+    with_secret(tmp_path / "s", b"l" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index(lists=80)
+        queries, colder = some(100), 0.25 * db.info().temperature
+        found, exact = (db.lookup(queries, temperature=colder, tolerance=one) for one in (TOLERANCE, 0))
+        measured = kinds(found) == "measured"
+        assert measured.sum() > 80
+        assert (apart(found, exact) <= found.error)[measured].mean() > 0.98
+
+
+def test_one_row_with_all_of_the_mass_has_a_spread(large: None, tmp_path: Path) -> None:
+    """It is 0, and not the root of a number below 0, where the mass of all others is corrected to less than nothing."""
+    keys = keys_of(1, ITEMS)
+    keys[77] *= 20.0
+    with softkv.open(tmp_path / "s", value="number", compatibility="dot", temperature=2.0) as db:
+        db.add(vectors=keys, values=values_of("number", keys))
+        db.build_index(lists=60, queries=10.0 * keys_of(3, 200))  # lengths of which none is asked
+        found = [db.lookup(query, temperature=0.4, tolerance=TOLERANCE) for query in keys_of(9, 100)]
+        assert sum(one.error_kind == "measured" for one in found) > 50
+        assert np.isfinite([(one.spread, one.error) for one in found]).all()
+
+
 def test_masses_are_kept_where_values_would_do_with_far_fewer_rows(large: None, tmp_path: Path) -> None:
     """An outlier makes all that a few rows could do to the value small beside the tolerance, and not to the mass."""
     keys = keys_of(1, ITEMS)

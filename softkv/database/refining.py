@@ -46,6 +46,7 @@ def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
     whole = (
         index.heads is not None
         and int(index.calibration.near[0]) == NEAREST
+        and len(index.calibration.closest) > 0
         and math.isclose(float(index.calibration.scale[0]), view.snapshot.value_scale, rel_tol=SAME)
         and (index.outline is not None or not is_worth_it(index.lists))
     )

@@ -86,6 +86,8 @@ class Calibration:
     near: Reals = field(default_factory=lambda: np.zeros(1))
     # (1,), the value scale of which errors and doubts are shares; below 0 where nobody knows it.
     scale: Reals = field(default_factory=lambda: np.full(1, -1.0))
+    # (c,), how close each query points to the mean of a list, as a cosine; of none where nobody knows.
+    closest: Reals = field(default_factory=lambda: np.empty(0))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -160,6 +162,8 @@ class Calibration:
             return "opened lists that are none"
         if self.scale.shape != (1,) or not np.isfinite(self.scale[0]):
             return "was calibrated for values of no size"
+        if self.closest.shape not in ((0,), self.best.shape):
+            return "was calibrated on queries that point nowhere"
         for name in ("doubts", "errors", "log_mass_errors", "surprises"):
             shape = getattr(self, name).shape
             if shape != (len(self.temperatures), len(self.best), len(LEVELS)):
@@ -169,8 +173,12 @@ class Calibration:
     @cached_property
     def strange(self) -> float:
         """A best score below this is not usual."""
-        low, median = (float(quantile_of(self.best[self._choosing :], share)) for share in (STRANGE, 0.5))
-        return low - LENIENCE * (median - low)
+        return _least_usual(self.best[self._choosing :])
+
+    @cached_property
+    def astray(self) -> float:
+        """A query that points less closely to the mean of any list is not usual; below all cosines if nobody knows."""
+        return _least_usual(self.closest[self._choosing :]) if len(self.closest) else -np.inf
 
     @cached_property
     def _choosing(self) -> int:
@@ -243,6 +251,12 @@ def quantile_of(x: Reals, share: float) -> Reals:
     low, high = ordered[..., below], ordered[..., min(below + 1, last)]
     found: Reals = low + (high - low) * (share * last - below)
     return found
+
+
+def _least_usual(x: Reals) -> float:
+    """What is not usual of queries, (c,), is below this."""
+    low, median = (float(quantile_of(x, share)) for share in (STRANGE, 0.5))
+    return low - LENIENCE * (median - low)
 
 
 def _first(fine: Flags) -> Counts:

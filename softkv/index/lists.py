@@ -40,9 +40,15 @@ MEASURED = (
     "independent",
     "near",
     "scale",
+    "closest",
 )
 # What stands for figures that earlier versions did not measure.
-UNKNOWN: dict[str, AnyArray] = {"independent": np.zeros(len(BEST)), "near": np.zeros(1), "scale": np.full(1, -1.0)}
+UNKNOWN: dict[str, AnyArray] = {
+    "independent": np.zeros(len(BEST)),
+    "near": np.zeros(1),
+    "scale": np.full(1, -1.0),
+    "closest": np.empty(0),
+}
 
 
 def _nobody() -> Counts:

@@ -6,7 +6,7 @@ choose how many rows are drawn (measuring.py), nor know where they lie (strata.p
 Shapes: b queries, l lists, s lists that were visited, r rows that were drawn, p value width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -90,7 +90,9 @@ class Look:
             mean = np.where(there, total[:, 0] / np.maximum(mass, TINY), 0.0)[:, None]
             apart = self.drawn.values.distances(mean)
             square = (share * np.einsum("br,br->b", e * draw.weights, apart))[:, None]
-        return merge(self.whole.blend, units.back(Blend(self.known.peak, mass, total, share * excess, square)))
+        found = merge(self.whole.blend, units.back(Blend(self.known.peak, mass, total, share * excess, square)))
+        # A mass that is corrected may be less than nothing, by less than it may be off.
+        return found if found.square is None else replace(found, square=np.maximum(found.square, 0.0))
 
     def of_entropy(self, blend: Blend, thought: Floats) -> Deviation:
         """How far the logarithm of the effective number of rows is off.

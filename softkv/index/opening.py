@@ -95,6 +95,14 @@ def nearest(lists: Lists, tilt: Tilt, queries: Reals, count: int, *, by_distance
     return np.argpartition(-close, some - 1, axis=1)[:, :some]
 
 
+def closeness(lists: Lists, tilt: Tilt, queries: Reals) -> Floats:
+    """How close each query, (b, d) as the tilt takes them, points to the mean of a list: the highest cosine, (b,)."""
+    longest = np.sqrt(np.einsum("bd,bd->b", queries, queries, dtype=np.float64))[:, None] * np.sqrt(lists.lengths)
+    there = (lists.counts > 0) & (longest > 0)
+    found: Floats = np.divide(tilt.peaks, longest, out=np.full(longest.shape, -1.0), where=there).max(1)
+    return found
+
+
 def ranked(lists: Lists, tilt: Tilt, k: int, most: Floats) -> tuple[Counts, Reals]:
     """The lists to open when only the k best rows are wanted, (b, m), and the share found before each of them.
 

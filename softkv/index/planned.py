@@ -24,6 +24,7 @@ from softkv.index.search import (
     both,
     joined_of,
     part_of,
+    points_at_items,
     read_lists,
     replaced,
     some_of,
@@ -65,6 +66,7 @@ def calibrated(
     """
     nearest = np.array([plan.nearest for plan in plans])
     near_enough = (asked.likely.max(1) + asked.added) * asked.temperatures >= nearest
+    near_enough &= points_at_items(index, asked)
     if not near_enough.any():  # so it costs little to find out that a query is unlike the items
         return _refused(_nothing(index, arena, asked, show))
     scale, close = arena.scale / index.units.size, _near(index, asked)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softkv.index.calibration import BEST, Calibration, independent, quantile_of
-from softkv.index.opening import LEVELS, Opening, nearest, needed, opening, ranked
+from softkv.index.opening import LEVELS, Opening, closeness, nearest, needed, opening, ranked
 from softkv.maths.farfield import Apart, estimated_apart, tilted, without
 from softkv.maths.moments import ReadRows
 from softkv.maths.ranking import Ranking, no_ranking
@@ -85,16 +85,17 @@ def rehearsed(
     def told(number: int) -> Callable[[int], None]:
         return lambda done: None if progress is None else progress(number * total + done, passes * total)
 
-    parts, kind = [], _OfLabels if labels else _OfVectors
+    parts, closest, kind = [], list[Floats](), _OfLabels if labels else _OfVectors
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is never promised
         ranking, keys, peaks = _ranking(queries, rows, counted, whole, told(0))
         ranked_rows(queries, ranking)
         depths = _depths(whole, offsets, queries, keys, ranking)
         for number, start in enumerate(range(0, len(queries), step), 1):
             some = slice(start, start + step)
-            close = None
+            tilt, close = tilted(quick, queries[some]), None
+            closest.append(closeness(quick, tilt, queries[some]))
             if near:
-                close = nearest(quick, tilted(quick, queries[some]), queries[some], near, by_distance=by_distance)
+                close = nearest(quick, tilt, queries[some], near, by_distance=by_distance)
             rehearsal = kind(quick, units, queries[some], peaks[some], temperatures, scale, close)
             rehearsal.read(offsets, rows, counted, told(number))
             parts.append([np.where(np.isnan(x), np.inf, x) for x in rehearsal.compared()])
@@ -103,7 +104,7 @@ def rehearsed(
     )
     best = (peaks + added).astype(np.float32)
     worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
-    alone = (np.full(1, float(one)) for one in (near, scale))
+    alone = [*(np.full(1, float(one)) for one in (near, scale)), np.concatenate(closest).astype(np.float32)]
     temperatures = temperatures.astype(np.float32)
     return Calibration(temperatures, doubts, errors, log_masses, surprises, best, depths, worth, *alone)
 

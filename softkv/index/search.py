@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from softkv.index.lists import ListIndex
-from softkv.index.opening import likeliest, ranked
+from softkv.index.opening import closeness, likeliest, ranked
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Tilt, bounded, tilted
@@ -86,9 +86,20 @@ def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, floa
     order, before = ranked(index.quick, asked.tilt, depth[0], most)
     stops = np.maximum((before <= depth[1]).sum(1), 1)
     near = read_lists(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
-    sure = near.blend.peak * asked.temperatures >= index.calibration.strange
+    sure = (near.blend.peak * asked.temperatures >= index.calibration.strange) & points_at_items(index, asked)
     near, nothing = both(near, tail_of(index, arena, asked, show), show), np.zeros(len(sure))
     return Estimate(near, near.blend, nothing, nothing, sure)
+
+
+def points_at_items(index: ListIndex, asked: Asked) -> Flags:
+    """Whether each query points to a list as closely as usual queries do, (b,); asked of dot products alone.
+
+    Long keys have large products with queries unlike all items, too, so that these do not tell such queries apart.
+    """
+    if index.form.name != "dot":
+        return np.ones(len(asked.vectors), np.bool_)
+    found: Flags = closeness(index.quick, asked.tilt, asked.vectors) >= index.calibration.astray
+    return found
 
 
 def _no_values(rows: int) -> Values:

@@ -260,12 +260,17 @@ def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Flo
 
     A sample that misses these rows does not show them. `harm`, (b, l), is the squared error that missing a row as heavy
     as all that is known would make, as a share of what does not count; the best row of a list is assumed to be as good
-    as possible.
+    as possible. Of a list with a row far beyond all others that is what its radius allows.
     """
-    found: Flags = (tilt.variances > RARE**2) & (counts > 0)
+    lists = index.quick
+    isolated = lists.isolated if tilt.tells_directions else np.zeros(len(counts), np.bool_)
+    found: Flags = ((tilt.variances > RARE**2) | isolated) & (counts > 0)
+    lengths = np.linalg.norm(tilt.reduced, axis=1), np.linalg.norm(tilt.beyond, axis=1)
     for number in np.flatnonzero(found.any(1)).tolist():
         rare = np.flatnonzero(found[number])
-        spread = np.sqrt(tilt.variances[number, rare]) * (critical(index.quick.counts[rare]) + BEYOND)
+        spread = np.sqrt(tilt.variances[number, rare]) * (critical(lists.counts[rare]) + BEYOND)
+        reach = lists.radii[rare] @ np.array([lengths[0][number], lengths[1][number]], spread.dtype)
+        spread = np.where(isolated[rare], np.maximum(spread, reach), spread)
         best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
         squares = np.exp(np.minimum(2.0 * best, 0.0)) * harm[number, rare]
         order = np.argsort(squares)

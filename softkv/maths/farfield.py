@@ -49,6 +49,11 @@ class Tilt:
     thaw: Reals  # (b, l), the critical σ as a share of σ, at most 1: how much of a tilt has rows to act on
     logs: Reals  # (b, l), the logarithms of the masses, estimated; -inf for lists without rows
 
+    @property
+    def tells_directions(self) -> bool:
+        """Whether it is known how the queries lie to the axes of the lists."""
+        return bool(self.reduced.shape[1] + self.beyond.shape[1])
+
     @classmethod
     def of(cls, counts: Reals, peaks: Reals, variances: Reals) -> "Tilt":
         """The tilt of lists of which only the means and the variances of logits are known, (b, l)."""

@@ -20,7 +20,9 @@ import numpy as np
 from softkv.maths.blending import Blend
 from softkv.maths.shares import Shares
 from softkv.maths.symmetric import diagonals
-from softkv.ndarrays import Floats, Reals
+from softkv.ndarrays import Flags, Floats, Reals
+
+ISOLATED = 4.0  # the farthest row of a list is so many times as far from its mean as rows are by their variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,14 @@ class Lists:
         shares = self.counts / max(1.0, float(self.counts.sum()))
         along: Reals = shares @ diagonals(self.spreads, self.leading)
         return along, float(shares @ self.outside)
+
+    @cached_property
+    def isolated(self) -> Flags:
+        """The lists that have a row far beyond all others, where it is known, (l,): a variance tells little of it."""
+        squares = diagonals(self.spreads, self.leading).sum(1) + self.outside
+        farthest = np.square(self.radii).sum(1)
+        found: Flags = (farthest > ISOLATED**2 * squares) & np.isfinite(farthest)
+        return found
 
     @cached_property
     def usual_length(self) -> float:
