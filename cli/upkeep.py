@@ -142,9 +142,12 @@ def reembed(path: str, model: str | None, abandon: bool, wait: float, no_progres
             with output.progress("embedding", quiet=no_progress) as moved, output.hints():
                 count = db.reembed(model, progress=moved)
         except KeyboardInterrupt:
-            done = db.info().unfinished or "nothing was begun"
-            again = f"`softkv reembed --db {shlex.quote(path)}`"
-            output.say(f"interrupted: {done}. {again} goes on; with --abandon it drops what was begun.")
+            done, again = db.info().unfinished, f"softkv reembed --db {shlex.quote(path)}"
+            if done is None:
+                named = "" if model is None else f" --model {shlex.quote(model)}"
+                output.say(f"interrupted: nothing was begun. `{again}{named}` begins again.")
+            else:
+                output.say(f"interrupted: {done}. `{again}` goes on; with --abandon it drops what was begun.")
             raise
         name = db.info().embedder
     output.say(f"embedded {counted(count, 'item')} with {name}")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.database import upkeep
 from softkv.embedders import register
 
 from .commands import ran
@@ -149,6 +150,19 @@ def test_an_interrupted_change_of_model_goes_on(store: Path, monkeypatch: pytest
         assert db.info().unfinished is None
         db["new"] = "value"
         assert db.check().ok
+
+
+def test_a_change_of_model_that_has_not_begun_is_called_for_again(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt before the first items are written tells a command that works, and does not offer to drop them."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(upkeep, "reembed", interrupted)
+    done = ran("reembed", "-m", "letters", "-d", store)
+    assert done.code == 130
+    assert f"nothing was begun. `softkv reembed --db {store} --model letters` begins again." in done.err
+    assert "--abandon" not in done.err
 
 
 def test_a_change_of_model_may_be_abandoned(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,6 +311,33 @@ def test_two_routers_share_the_shards(numbers: Cluster) -> None:
             post.host = None
 
 
+def test_a_write_goes_on_where_another_router_changes_a_setting(
+    numbers: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards have heard of a newer manifest by then, which has all items where they are."""
+    posts = [copy.copy(post) for post in posts_of(numbers)]
+    with far_opened(Path(numbers.path), posts=posts) as other:
+        store, steps = other._store, iter(range(1, 100))
+
+        def overtaken(method: Any) -> Any:
+            def then_overtaken(*given: Any) -> Any:
+                found = method(*given)
+                numbers.set_temperature(1.0 / next(steps))
+                return found
+
+            return then_overtaken
+
+        for name in ("_named", "_parts"):  # before what is recorded is asked for, and before items are sent
+            monkeypatch.setattr(store, name, overtaken(getattr(store, name)))
+        keys = [f"theirs {number}" for number in range(20)]
+        assert other.add(keys, np.arange(20.0), vectors=np.tile(QUERIES[0], (20, 1)), batch="once").count == 20
+        assert other.delete(keys[:5]) == 5
+        assert numbers.get_many(keys[5:]) == list(range(5, 20))
+        assert numbers.info().temperature == other.info().temperature < 0.3
+        for post in posts:
+            post.host = None
+
+
 def test_the_handle_that_failed_is_opened_again(numbers: Cluster) -> None:
     """Where that was the one to read from, it is, whatever it was asked for; the writer stays."""
     numbers.set_temperature(0.25)

@@ -3,10 +3,12 @@
 import importlib
 import pickle
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,7 +32,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import softkv
 from softkv import errors
 from softkv.doors import held
-from softkv.doors.held import Items
+from softkv.doors.held import Items, TargetsRounded
 from softkv.doors.remote.connection import ServerConnection
 from softkv.doors.remote.handle import RemoteStore
 from softkv.doors.sklearn import SoftKVClassifier, SoftKVRegressor, SoftKVTransformer
@@ -688,3 +690,25 @@ def test_a_fit_that_fails_leaves_what_was_fitted_before(tmp_path: Path, model: A
         assert vars(one) == known
     assert fitted.n_features_in_ == before["n_features_in_"] == 3
     np.testing.assert_array_equal(fitted.decision_evidence(ASKED), answers)
+
+
+def test_several_targets_that_float32_would_round_away_are_said_to_be(tmp_path: Path) -> None:
+    """Seconds since 1970 are rounded to minutes on a path; a single target is not, nor are any in memory."""
+    X, seconds = np.arange(200.0)[:, None], 1.7e9 + np.arange(200.0)
+    both = np.column_stack([seconds, seconds])
+    with pytest.warns(TargetsRounded, match="moves them by up to 64"):
+        SoftKVRegressor(path=tmp_path / "both", temperature=1.0).fit(X, both)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SoftKVRegressor(path=tmp_path / "one", temperature=1.0).fit(X, seconds)
+        SoftKVRegressor(path=tmp_path / "near", temperature=1.0).fit(X, both - 1.7e9)
+        SoftKVRegressor(temperature=1.0).fit(X, both)
+
+
+def test_what_an_estimate_cannot_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is known can be used as a mask."""
+    model = SoftKVRegressor(temperature=1.0).fit(np.arange(9.0)[:, None], np.arange(9.0))
+    told = np.array([True, None, False], object)
+    monkeypatch.setattr(type(model), "_judged", lambda *_: SimpleNamespace(known=told))
+    known = model.predict_known(np.zeros((3, 1)))
+    assert (known.dtype, known.tolist()) == (np.bool_, [True, False, False])

@@ -60,6 +60,14 @@ def test_fields_of_the_metadata_are_columns(db: softkv.SoftKV, films: Path) -> N
     assert db.item("1").payload == {"content": "two boats"}
 
 
+def test_ids_are_keys_also_where_they_are_the_values(db: softkv.SoftKV, films: Path) -> None:
+    """So the same collection is refused when it comes again, and not added once more."""
+    assert db.load(films, format="llm", collection="bare", value="id").count == 2
+    assert dict(db.items()) == {"x": "x", "y": "y"}
+    with pytest.raises(InputError, match="'x' is there already"):
+        db.load(films, format="llm", collection="bare", value="id")
+
+
 def test_contents_can_be_embedded_anew(db: softkv.SoftKV, films: Path) -> None:
     """They become the text, embedded by the model of the store, in the place of llm's vectors."""
     db.load(films, format="llm", collection="films", text="content")
@@ -181,6 +189,17 @@ def test_vectors_of_an_index_go_with_the_rows_of_a_file(
     assert np.array_equal(np.stack([item.vector for item in db.select()]), expected)
     assert list(db.values()) == list(range(200))
     assert db.info().compatibility == compared
+
+
+def test_an_index_that_compares_as_no_store_does_is_refused(db: softkv.SoftKV, tmp_path: Path) -> None:
+    """L1 is that of `laplace`; by a metric that no store has, items would be found in another order."""
+    with pytest.raises(BadRecord, match="compared by METRIC_Linf"):
+        db.load(index_of(tmp_path, "Flat", None, faiss.METRIC_Linf), format="faiss", values=values_of(tmp_path))
+    assert len(db) == 0
+    db.load(index_of(tmp_path, "Flat", None, faiss.METRIC_L1), format="faiss", values=values_of(tmp_path))
+    assert db.info().compatibility == "laplace"
+    nearest = faiss.read_index(str(tmp_path / "an.index")).search(VECTORS[:20] + 0.1, 1)[1][:, 0]
+    assert [db.nearest(query).contributors[0].key for query in VECTORS[:20] + 0.1] == list(map(str, nearest.tolist()))
 
 
 @pytest.mark.parametrize("made", ["IVF4,Flat", "IDMap,Flat", "IDMap,HNSW8"])

@@ -512,6 +512,14 @@ def test_records_of_a_file_are_sent_in_portions(relayed: tuple[Relay, SoftKV], t
     assert db.info().commit > 3  # more than one batch
 
 
+def test_portions_hold_no_more_values_than_a_server_takes(relayed: tuple[Relay, SoftKV], tmp_path: Path) -> None:
+    """Short numbers in payloads are few bytes and many values."""
+    _, db = relayed
+    given = {"vector": [1, 2, 3, 4, 5], "value": 1, "payload": {"flags": [0] * 50_000}}
+    (tmp_path / "flags.jsonl").write_text("\n".join([json.dumps(given)] * 60))
+    assert db.load(tmp_path / "flags.jsonl").count == 60
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_file_whose_answer_was_lost_may_be_stored(
     relayed: tuple[Relay, SoftKV], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keyed: bool

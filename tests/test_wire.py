@@ -261,3 +261,10 @@ def test_what_cannot_be_sent_is_refused() -> None:
     for thing in (len, {1}, object(), b"bytes", np.longdouble(1), np.clongdouble(1), np.datetime64(1, "ns")):
         with pytest.raises(TypeError, match="cannot be sent"):
             wire.packed({"query": thing})
+
+
+def test_arrays_lie_in_memory_as_those_of_numpy_do() -> None:
+    """Wherever they stand in a body: sums over numbers that lie otherwise are added up in another order."""
+    for before in range(1, 80):
+        body = wire.packed({"words": "x" * before, "numbers": np.arange(9.0)})
+        assert wire.unpacked(body, classes=True)["numbers"].ctypes.data % 16 == 0

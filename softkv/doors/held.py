@@ -30,11 +30,13 @@ from softkv.learning.fitting import Examples, best_fit, is_better, loss_of
 from softkv.learning.slopes import may_be_read_off, on_planes
 from softkv.learning.temperature import typical_temperature, unit_near
 from softkv.learning.tuning import curves_of_items
+from softkv.logs import hint
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.ndarrays import AnyArray, Flags
+from softkv.ndarrays import AnyArray, Flags, Floats
 from softkv.plain import soft_lookup
 
 REPEATED = 1 << 14  # most items to which integer weights are expanded
+LOST = 1e-3  # the share of the standard deviation of targets from which on it is said that rounding moves them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,6 +249,21 @@ def _tuned(items: Items, way: Choices) -> float:
     return found[-1].best[1] if asked else usual
 
 
+class TargetsRounded(UserWarning):
+    """Several targets of a sample are stored in float32, which loses much of how they differ."""
+
+
+def _say_what_is_lost(targets: Floats) -> None:
+    """Warn if float32 moves targets, (n, o), by much beside their standard deviations."""
+    lost, spread = np.abs(targets - targets.astype(np.float32)).max(0, initial=0.0), targets.std(0)
+    if (lost > LOST * spread).any():
+        hint(
+            f"several targets of a sample are stored in float32, which moves them by up to {lost.max():.3g} here. "
+            "Subtract their means before you fit, or leave out path=.",
+            TargetsRounded,
+        )
+
+
 class OnDisk:
     """A store, opened to read when it is asked. Copies and pickles carry its path, not what is open."""
 
@@ -266,6 +283,8 @@ class OnDisk:
         if items.shares is not None:
             raise NotExpressible("a store keeps no weights of samples. Leave out path=, or add items more than once.")
         values: Sequence[Any] | AnyArray = items.values
+        if np.ndim(values) == 2:
+            _say_what_is_lost(np.asarray(values, np.float64))
         if items.labels is not None:
             values = [items.labels[code] for code in items.values.tolist()]
         temperature = _tuned(items, way) if way.tunes(items) else way.temperature

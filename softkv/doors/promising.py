@@ -77,8 +77,11 @@ class Promising:
         return self
 
     def predict_known(self, X: Any) -> AnyArray:
-        """Whether enough is known of each sample to rely on its prediction, (n,); see `SoftKV.guard`."""
-        return np.asarray(self._judged(X).known)
+        """Whether enough is known of each sample to rely on its prediction, (n,); see `SoftKV.guard`.
+
+        It is not, either, where an estimate is too rough to tell.
+        """
+        return np.array([bool(one) for one in np.asarray(self._judged(X).known).tolist()], np.bool_)
 
     def _judged(self, X: Any) -> Answers:
         found = self._asked(X)

@@ -30,6 +30,7 @@ DEPTH = 256  # most levels of nesting: the 64 of a payload, each perhaps with a 
 _TAGS: dict[str, Any] = {"$array": None, "$dict": dict, "$float": float, "$tuple": tuple}
 _HEADER, _EMPTY, _SHOWN = 10_000, 1 << 20, 100  # bytes of the header of an array, its axes without numbers, in messages
 MOST_VALUES = 1 << 21  # most values in the JSON of a request: each takes tens of bytes of memory
+ALIGNED = 64  # bytes: arrays of NumPy begin at a multiple of that, or of a part of it
 _FEW = 1 << 16  # values are not counted in JSON that is shorter than this
 _VERSIONS = {b"\x93NUMPY\x01\x00": 10, b"\x93NUMPY\x02\x00": 12}  # and where the header begins
 _FIELD = re.compile(
@@ -139,7 +140,7 @@ def require_few(text: str) -> None:
 
 
 def _array(body: memoryview) -> tuple[AnyArray, memoryview]:
-    """The .npy file at the start of some bytes, as an array that shares their memory, and the bytes after it."""
+    """The .npy file at the start of some bytes, as an array that shares their memory if it can, and the bytes after."""
     version = bytes(body[:8])
     start = _VERSIONS.get(version, 8)
     length = int.from_bytes(body[8:start], "little")
@@ -158,7 +159,9 @@ def _array(body: memoryview) -> tuple[AnyArray, memoryview]:
     if len(shape) > 4 or size > len(body) or (not size and math.prod(one or 1 for one in shape) > _EMPTY):
         raise InputError(f"expected an array of shape {shape!s:.60}, got fewer bytes, or more than 4 axes.")
     array = np.frombuffer(body[:size], dtype).reshape(shape, order="F" if found["by_columns"] == b"True" else "C")
-    return array.astype(dtype.newbyteorder("="), copy=False), body[size:]
+    array = array.astype(dtype.newbyteorder("="), copy=False)
+    # Where numbers lie otherwise in memory than in an array of NumPy's own, they are added up in another order.
+    return array if array.ctypes.data % ALIGNED == 0 else array.copy(order="K"), body[size:]
 
 
 class _Making:

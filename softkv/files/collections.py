@@ -47,7 +47,8 @@ def read(
 def _records(
     kept: Iterable[Kept], compared: str | None, columns: Columns, kind: str | None, refusals: Refusals
 ) -> Iterator[Record]:
-    roles, refusals = replace(columns, value=columns.value or ("content",)), replace(refusals, form=ROWS)
+    refusals = replace(refusals, form=ROWS)
+    roles = replace(columns, key=columns.key or "id", value=columns.value or ("content",))
     found = records(_objects(kept, "content" in roles.value, roles.text is None, refusals), roles, kind, refusals)
     return (replace(one, compared=compared if one.vector is not None else None) for one in found)
 

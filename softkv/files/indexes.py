@@ -46,7 +46,7 @@ def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) 
     order = np.argsort(ids)
     in_rows = bool((ids[order] == np.arange(count)).all())
     named = None if in_rows else dict(zip(map(str, ids.tolist()), places.tolist(), strict=True))
-    compared = {faiss.METRIC_L2: "gaussian", faiss.METRIC_INNER_PRODUCT: "dot"}.get(index.metric_type)
+    compared = _compared(faiss, index, refusals)
     left, begun = values(), 0
     while some := list(islice(left, TOGETHER)):
         here = places[order[begun : begun + len(some)]]
@@ -55,6 +55,16 @@ def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) 
         for one, vector in zip(some, inner.reconstruct_batch(here), strict=True):
             yield replace(one, text=None, vector=vector, compared=compared)
         begun += len(some)
+
+
+def _compared(faiss: Any, index: Any, refusals: Refusals) -> str:
+    """How a store compares that finds the items nearest that an index finds."""
+    known = {faiss.METRIC_L2: "gaussian", faiss.METRIC_INNER_PRODUCT: "dot", faiss.METRIC_L1: "laplace"}
+    if index.metric_type not in known:
+        names = {getattr(faiss, name): name for name in dir(faiss) if name.startswith("METRIC_")}
+        metric = names.get(index.metric_type, f"metric {index.metric_type}")
+        raise refusals.fatal(f"is compared by {metric}, which no store knows; those are L2, L1 and inner products")
+    return known[index.metric_type]
 
 
 def _place_of(one: Record, named: dict[str, int], refusals: Refusals) -> int:

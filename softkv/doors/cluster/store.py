@@ -28,7 +28,15 @@ from softkv.doors.cluster.parts import added_by, columns_of, keys_of, numbers_of
 from softkv.doors.cluster.shard import Carrier, LostShard, Shard, out_of_reach
 from softkv.doors.cluster.whole import WholeSnapshot
 from softkv.doors.remote.loading import name_of
-from softkv.errors import AccessRefused, CommitUncertain, HandleClosed, InputError, SoftKVError, StoreError
+from softkv.errors import (
+    AccessRefused,
+    CommitUncertain,
+    HandleClosed,
+    InputError,
+    SoftKVError,
+    StoreError,
+    WriterFenced,
+)
 from softkv.storage import Added, Layout, Report
 from softkv.storage.batch import Batch, checked, refuse_duplicates
 from softkv.storage.catalog.batches import Stamp
@@ -280,8 +288,27 @@ class ShardedStore:
 
     def _recorded(self, stamp: Stamp, count: int) -> dict[int, list[int]]:
         """The results that shards have recorded under this name, by number."""
-        found = ((number, shard.recorded(stamp, count)) for number, shard in enumerate(self.shards))
+        found = [
+            (number, self._in_turn(lambda shard: self.shards[shard].recorded(stamp, count), number))
+            for number in range(len(self.shards))
+        ]
         return {number: done for number, done in found if done is not None}
+
+    def _in_turn(self, work: Callable[[int], ResultT], shard: int) -> ResultT:
+        """The result of some work for a shard, of this number.
+
+        Where another handle has changed the settings meanwhile, so that the shard refuses, it is done again by the
+        newest manifest. Where items have moved to other shards, the shard's refusal stands.
+        """
+        while True:
+            manifest = self.manifest
+            try:
+                return work(shard)
+            except WriterFenced:
+                self._follow()
+                now = self.manifest
+                if now is manifest or (now.shards, now.buckets) != (manifest.shards, manifest.buckets):
+                    raise
 
     def _parts(self, batch: Batch, name: str) -> dict[int, list[int]]:
         """Which items of a batch go to each shard, by their places in it."""
@@ -305,7 +332,7 @@ class ShardedStore:
         processes one after the other.
         """
         rest = [shard for shard in everyone if shard not in before]
-        found = outcomes([functools.partial(work, shard) for shard in rest], at_once=self.alone)
+        found = outcomes([functools.partial(self._in_turn, work, shard) for shard in rest], at_once=self.alone)
         failed = {shard: one for shard, one in zip(rest, found, strict=True) if isinstance(one, Exception)}
         done = {**before, **{shard: one for shard, one in zip(rest, found, strict=True) if shard not in failed}}
         refused = {shard: one for shard, one in failed.items() if _is_certain(one)}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOM = 8 << 20  # bytes of records that are sent together, about: half of what a server takes
 NUMBER = 25  # bytes of a number in JSON at most, with its comma
+VALUE = 5  # bytes that a value in JSON counts for at least, of which a server takes so many at once (wire.py)
 
 
 class Unfiled:
@@ -76,8 +77,9 @@ def name_of(stamp: Stamp) -> str:
 def _weight(one: "Record") -> int:
     words = repr((one.key, one.text, one.payload, one.value if isinstance(one.value, str) else ""))
     numbers = 0 if isinstance(one.value, str) else np.size(one.value)
+    values = sum(map(words.count, ",[{:"))  # at least as many as there are
     return (
-        len(words.encode(errors="replace"))
+        max(len(words.encode(errors="replace")), VALUE * values)
         + NUMBER * numbers
         + 8 * np.size(0 if one.vector is None else one.vector)
         + 100
