@@ -694,15 +694,15 @@ def test_a_fit_that_fails_leaves_what_was_fitted_before(tmp_path: Path, model: A
 
 def test_several_targets_that_float32_would_round_away_are_said_to_be(tmp_path: Path) -> None:
     """Seconds since 1970 are rounded to minutes on a path; a single target is not, nor are any in memory."""
-    X, seconds = np.arange(200.0)[:, None], 1.7e9 + np.arange(200.0)
+    samples, seconds = np.arange(200.0)[:, None], 1.7e9 + np.arange(200.0)
     both = np.column_stack([seconds, seconds])
     with pytest.warns(TargetsRounded, match="moves them by up to 64"):
-        SoftKVRegressor(path=tmp_path / "both", temperature=1.0).fit(X, both)
+        SoftKVRegressor(path=tmp_path / "both", temperature=1.0).fit(samples, both)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        SoftKVRegressor(path=tmp_path / "one", temperature=1.0).fit(X, seconds)
-        SoftKVRegressor(path=tmp_path / "near", temperature=1.0).fit(X, both - 1.7e9)
-        SoftKVRegressor(temperature=1.0).fit(X, both)
+        SoftKVRegressor(path=tmp_path / "one", temperature=1.0).fit(samples, seconds)
+        SoftKVRegressor(path=tmp_path / "near", temperature=1.0).fit(samples, both - 1.7e9)
+        SoftKVRegressor(temperature=1.0).fit(samples, both)
 
 
 def test_what_an_estimate_cannot_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
