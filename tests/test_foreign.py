@@ -61,7 +61,7 @@ def test_fields_of_the_metadata_are_columns(db: softkv.SoftKV, films: Path) -> N
 
 
 def test_ids_are_keys_also_where_they_are_the_values(db: softkv.SoftKV, films: Path) -> None:
-    """So the same collection is refused when it comes again, and not added once more."""
+    """A collection that comes again is refused, and not added once more."""
     assert db.load(films, format="llm", collection="bare", value="id").count == 2
     assert dict(db.items()) == {"x": "x", "y": "y"}
     with pytest.raises(InputError, match="'x' is there already"):

@@ -580,7 +580,7 @@ def test_values_of_unlike_magnitude_and_offset(large: None, tmp_path: Path) -> N
 
 
 def test_a_key_far_beyond_all_others_of_its_list_is_not_missed(large: None, tmp_path: Path) -> None:
-    """By dot products one key that is twenty times as long as all others holds all of the mass for many queries."""
+    """A key that is twenty times as long as all others holds all of the mass for many queries by dot products."""
     rng = np.random.default_rng(2)
     centres = rng.standard_normal((100, 32))
 
