@@ -99,7 +99,7 @@ def test_these_are_measured(db: softkv.SoftKV, name: str) -> None:
 def test_lists_that_know_no_lengths_are_not_asked_of_keys_that_differ_in_them(
     tmp_path: Path, compared: str, other: str, temperature: float
 ) -> None:
-    """Lists of directions are not asked by dot products, nor others by cosine: a few rows not drawn held all of the mass."""
+    """Lists of directions are not asked by dot products, nor others by cosine: few rows held all of the mass."""
     rng = np.random.default_rng(3)
     asked = {"compatibility": other, "temperature": temperature, "tolerance": TOLERANCE}
     plain = keys_of(2, ITEMS)
