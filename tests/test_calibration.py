@@ -77,7 +77,7 @@ def test_a_temperature_between_two_gets_what_suits_both() -> None:
         wrong = np.take_along_axis(known.errors[temperature, judges], stops, axis=1)[:, 0]
         assert limit(wrong[None], 0.95) <= plan.error
         seen = np.take_along_axis(known.doubts[temperature, judges], stops, axis=1)
-        assert seen.max() <= plan.farthest
+        assert (seen <= plan.farthest).mean() >= 0.95
     assert known.plan(0.1, 0.05, 0.95) is not None
     assert known.plan(0.4, 0.05, 0.95) is not None
 

@@ -8,8 +8,10 @@ all queries like them stays below it. (Split conformal prediction would keep the
 temperature between two that were measured gets the plan and the error that suit both; one outside of them has no plan.
 
 The range of what was seen of the measuring queries is the range in which the error can be trusted. A query outside of
-it gets no estimate: because its doubt is larger, because the mass of the lists it opened differs more from the
-estimate, or because no key is as near to it as some key was to nearly all of them.
+it gets no estimate: because the mass of the lists it opened differs more from the estimate, because no key is as near
+to it as some key was to nearly all of them, or because its doubt is larger than nearly all of theirs, also if it reads
+on for a few levels. The few with the largest doubts are those that may be wrong; queries that are a little unlike the
+items mostly have such doubts.
 
 Shapes: t temperatures, c calibration queries, j levels.
 """
@@ -30,6 +32,8 @@ from softkv.ndarrays import Counts, Flags, Reals
 MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # shares of the tolerance that plans aim at, in turn
 ROOM = 0.9  # the share of the tolerance a plan may use; the rest is for queries a little unlike those that measure it
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
+USUAL = 0.95  # the share of measuring queries whose doubts are usual: of the others most may have been wrong
+FURTHER = 4  # levels that a query with an unusual doubt may read on: six times as many rows
 STRANGE = 0.005  # the share of measuring queries, those of the lowest best scores, that do not count as usual
 LENIENCE = 0.5  # how much lower a best score may still be, as a share of their distance from the median
 BEST = (1, 2, 4, 8, 16, 32, 64)  # how many of the best rows are looked for
@@ -59,7 +63,7 @@ class Plan:
     most: int  # and at this one at the latest
     error: float  # as a share of the value scale
     log_mass_error: float
-    farthest: float  # the largest doubt that was seen
+    farthest: float  # the doubt that nearly all stayed below
     surprise: float  # the largest difference between the log mass of the opened lists as estimated and as found
     nearest: float  # the lowest usual best score
     share: float = 0.0  # the share of the rows in lists that such queries read on average, at the worse temperature
@@ -67,6 +71,12 @@ class Plan:
     def stops(self, doubts: Reals) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
         return np.clip(_first(doubts <= self.doubt), self.least, self.most)
+
+    def goes_on(self, doubts: Reals, farthest: float) -> int:
+        """The level at which a query with these doubts, (j,), stops: later where it is too doubtful by then."""
+        stop = int(self.stops(doubts))
+        fine = np.flatnonzero(doubts[stop : stop + FURTHER + 1] <= farthest)
+        return stop + int(fine[0]) if len(fine) else stop
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +243,8 @@ class Calibration:
         masses = limit(at_stops(self.log_mass_errors), confidence)
         if errors is None or masses is None:
             return None
-        farthest, surprise = float(at_stops(self.doubts).max()), float(at_stops(self.surprises).max())
+        farthest = float(quantile_of(at_stops(self.doubts), USUAL).max())
+        surprise = float(at_stops(self.surprises).max())
         share = float(np.array(LEVELS)[stops].mean(1).max())
         return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
 

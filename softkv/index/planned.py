@@ -35,7 +35,7 @@ from softkv.maths.blending import Numbers, merge
 from softkv.maths.farfield import estimated
 from softkv.maths.nearfield import Near
 from softkv.maths.quantiles import quantile
-from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
+from softkv.ndarrays import Flags, Floats, Rows
 
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
@@ -73,7 +73,8 @@ def calibrated(
     opened = opening(index.quick, asked.tilt, scale=scale, near=close, made_of=index.made_of, likely=asked.likely)
     # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
     farthest = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance)
-    levels = _levels(plans, opened.doubts, farthest)
+    each = zip(plans, opened.doubts, farthest.tolist(), strict=True)
+    levels = np.array([plan.goes_on(mine, most) for plan, mine, most in each], np.int64)
     stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
     doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
     sure = near_enough & (farthest >= doubts)
@@ -132,19 +133,6 @@ def calibrated(
         found = _with_tail(index, arena, asked, found, show)
     stated = np.full(len(plans), tolerance * arena.scale)
     return replace(found, error=stated, sure=found.sure & (found.error <= stated))
-
-
-def _levels(plans: Sequence[Plan], doubts: Reals, farthest: Floats) -> Counts:
-    """The level at which each query stops, by its doubts, (b, j).
-
-    One that is a little harder than those rehearsed, so that its doubt would be above the `farthest`, (b,), reads on
-    for a level if that suffices.
-    """
-    everyone = np.arange(len(plans))
-    stops = np.array([plan.stops(mine) for plan, mine in zip(plans, doubts, strict=True)], np.int64)
-    later = np.minimum(stops + 1, doubts.shape[1] - 1)
-    too_far, near = doubts[everyone, stops] > farthest, doubts[everyone, later] <= farthest
-    return np.where(too_far & near, later, stops)
 
 
 def _deviations(confidence: float) -> float:
