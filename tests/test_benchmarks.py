@@ -193,7 +193,10 @@ def test_coverage_of_measured_answers_is_counted(tmp_path: Path) -> None:
     assert (line[0], line[-1]) == ("77 labels", "held")
     assert int(line[1].split(",")[0]) > 60
     assert len(needles) == 3
-    assert all(found == of and int(of) > 80 for found, of in (cells[3].split(" of ") for cells in needles))
+    for cells in needles:  # where each list has a row far out of it, all are read
+        found, of = cells[3].split(" of ")
+        assert found == of
+        assert int(of) > 80 or cells[2] == "0, 80"
 
 
 def seen(confidence: float, held: int, **other: Any) -> dict[str, Any]:

