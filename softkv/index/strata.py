@@ -265,11 +265,11 @@ def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Flo
     lists = index.quick
     isolated = lists.isolated if tilt.tells_directions else np.zeros(len(counts), np.bool_)
     found: Flags = ((tilt.variances > RARE**2) | isolated) & (counts > 0)
-    lengths = np.linalg.norm(tilt.reduced, axis=1), np.linalg.norm(tilt.beyond, axis=1)
+    lengths = np.stack([np.linalg.norm(part, axis=1) for part in (tilt.reduced, tilt.beyond)], axis=1)
     for number in np.flatnonzero(found.any(1)).tolist():
         rare = np.flatnonzero(found[number])
         spread = np.sqrt(tilt.variances[number, rare]) * (critical(lists.counts[rare]) + BEYOND)
-        reach = lists.radii[rare] @ np.array([lengths[0][number], lengths[1][number]], spread.dtype)
+        reach = lists.radii[rare] @ lengths[number]
         spread = np.where(isolated[rare], np.maximum(spread, reach), spread)
         best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
         squares = np.exp(np.minimum(2.0 * best, 0.0)) * harm[number, rare]
