@@ -109,6 +109,16 @@ def test_the_best_of_all_are_blended(kind: str, k: int) -> None:
     require_same(found, of_some(kind, np.arange(ROWS), k=k, show=k + 1))
 
 
+def test_labels_that_a_part_alone_knows_already_are_left_out() -> None:
+    """A shard may name labels of items that came after the question was asked; they have no share."""
+    parts = [of_some("label", rows) for rows in SHARDS]
+    first, labels = parts[0], tuple(dict.fromkeys(label for one in parts for label in one.labels or ()))
+    newer = replace(first, labels=(*(first.labels or ()), "new"), value=np.pad(first.value, ((0, 0), (0, 1))))
+    found = Sides((newer, *parts[1:]), labels).merged(ROWS)
+    assert found.labels == labels
+    np.testing.assert_array_equal(found.value, Sides(tuple(parts), labels).merged(ROWS).value)
+
+
 def test_a_mass_that_one_part_does_not_know_is_unknown() -> None:
     """It is for the queries that this part is asked alone; their weights and their value are those of the k best."""
     parts, values = [of_some("number", rows, k=3, show=4) for rows in SHARDS], cells("number", None)

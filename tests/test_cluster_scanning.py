@@ -10,8 +10,9 @@ import pytest
 from softkv.maths.blending import Labels, Numbers, Values, Vectors
 from softkv.maths.blocks import Stretch
 from softkv.maths.lookup import Found, lookup, lookup_along
+from softkv.storage.catalog.catalog import Catalog
 
-from .clusters import clustered, require_alike
+from .clusters import clustered, opened, require_alike
 from .databases import filled, vectors_of
 
 ROWS, ENDS = 500, [0, 3, 200, 201, 500]
@@ -78,3 +79,37 @@ def test_a_scan_of_all_shards_says_what_that_of_one_store_says(kind: str, compat
                 assert (found.routes, found.log_mass_error) == (expected.routes, None)
                 assert (found.error <= 2.0 * expected.error + 1e-12).all()
                 assert (found.rows_read <= expected.rows_read).all()
+
+
+def test_labels_that_come_while_a_question_is_answered_rename_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever the labels of a shard were read, an item with a new label comes, too far away to count."""
+    queries, options = vectors_of(5, seed=5), {"compatibility": "gaussian", "temperature": 0.5, "show": 8}
+    with clustered(tmp_path / "c", "label", 60) as db, opened(tmp_path / "c", mode="r") as reader:
+        expected = reader.lookup(queries, **options)
+        read, late = Catalog.labels, [0]
+
+        def followed_by_another(catalog: Catalog) -> Any:
+            found = read(catalog)
+            with monkeypatch.context() as quiet:
+                quiet.setattr(Catalog, "labels", read)
+                late[0] += 1
+                db.add(f"late {late[0]}", f"new {late[0]}", vectors=1e3 + vectors_of(1)[0])
+            return found
+
+        for some in ({}, {"k": 5}, {"tolerance": 0.0}):
+            monkeypatch.setattr(Catalog, "labels", read)
+            expected = reader.lookup(queries, **options, **some)
+            monkeypatch.setattr(Catalog, "labels", followed_by_another)
+            for _ in range(6):
+                db.add(f"more {late[0]}", "label 0", vectors=1e3 + vectors_of(1)[0])
+                found = reader.lookup(queries, **options, **some)
+                for one, two in zip(found, expected, strict=True):
+                    assert [(item.key, item.value) for item in one.contributors] == [
+                        (item.key, item.value) for item in two.contributors
+                    ]
+                    shares = dict(zip(two.labels, two.value, strict=True))
+                    for label, share in zip(one.labels, one.value, strict=True):
+                        assert share == pytest.approx(shares.get(label, 0.0), abs=1e-5)
+        assert late[0] > 30

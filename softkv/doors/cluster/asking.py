@@ -146,8 +146,9 @@ def _beside(
         known = {shard: one for shard, one in zip(seen, told, strict=True) if isinstance(one, tuple)}
         if whole.labels is not None:
             for shard, (log_mass, value) in known.items():
+                places = _places(whole, views[shard])
                 known[shard] = log_mass, np.zeros((len(everyone), len(whole.labels)))
-                known[shard][1][:, _places(whole, views[shard])] = value
+                known[shard][1][:, places] = value[:, : len(places)]  # the shard may know labels that are newer
     sizes = [len(views[shard].snapshot) for shard in seen]
     return dict(zip(seen, shared([known.get(shard) for shard in seen], sizes), strict=True))
 

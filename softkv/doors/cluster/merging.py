@@ -118,8 +118,9 @@ class Sides:
             return values if values.ndim > 2 else values[..., None]
         places = {label: place for place, label in enumerate(self.labels)}
         found = np.zeros((*self.shares.shape, len(places)))
-        for number, one in enumerate(self.parts):
-            found[number][:, [places[label] for label in one.labels or ()]] = one.value
+        for number, one in enumerate(self.parts):  # a part may name labels that are newer than what was asked
+            known = {place: places[label] for place, label in enumerate(one.labels or ()) if label in places}
+            found[number][:, list(known.values())] = one.value[..., list(known)]
         return found
 
     def mean(self, given: Sequence[Any]) -> Floats:

@@ -115,6 +115,9 @@ def evidence(view: View, question: Question, shards: int) -> Answers:
     Errors of drawn rows are independent, so each shard may have a larger one: that in the question, or the same for all
     shards. Other errors have to leave room for the change of the shares of the shards.
     """
+    if view.labels is not None and question.beside is not None:  # which may not know labels that are newer
+        more = ((0, 0), (0, len(view.labels) - question.beside.value.shape[1]))
+        question = replace(question, beside=replace(question.beside, value=np.pad(question.beside.value, more)))
     wide = replace(question, tolerance=question.tolerance * (shards**0.5 if question.beside is None else 1.0))
     close = replace(question, tolerance=question.tolerance * (ROOM if shards > 1 else 1.0))
     found = ask(view, wide if route(view, wide).way == MEASURED else close)

@@ -48,6 +48,7 @@ class Snapshot(Closing):
         self._roster = Roster(catalog, self._generation.number) if self._generation else None
         self._live: Flags | None = None
         self._order: Rows | None = None
+        self._label_names: list[str] | None = None  # the labels, once they were read
         self._closed = False
 
     @property
@@ -278,13 +279,16 @@ class Snapshot(Closing):
         return self._opened().norms(start, stop)
 
     def labels(self) -> list[str]:
-        """The label of every code."""
+        """The label of every code: the same however often they are read, and perhaps some that are newer."""
         self._require_open()
+        if self._label_names is not None:
+            return list(self._label_names)
         with self._catalog.connection.reading():
             rows, now = self._catalog.labels(), self._catalog.head().number == self.commit
         if now and self._standing:  # else they are those of a later commit
             require_counts(rows, self._standing.tally, self.path)
-        return [label for _, label, _ in rows]
+        self._label_names = [label for _, label, _ in rows]
+        return list(self._label_names)
 
     def blocks(self, rows: int = 1 << 16) -> Iterator[Block]:
         """All rows, in blocks of views: nothing is copied, and checksums are compared on first touch."""
