@@ -91,7 +91,7 @@ def test_estimates_are_as_close_as_they_say(
     found = db.lookup(queries, temperature=temperature, tolerance=tolerance)
     exact = db.lookup(queries, temperature=temperature, tolerance=0)
     assert set(kinds(exact)) == {"exact"}
-    assert kinds(found).count("calibrated") > 280
+    assert kinds(found).count("calibrated") > 265  # one in ten reads on, and some of these are scanned
     assert (apart(found, exact) <= found.error).mean() >= 0.93
     assert (found.error <= tolerance * db.info().value_scale + 1e-6).all()
     assert (np.abs(found.log_mass - exact.log_mass) <= found.log_mass_error + 1e-6).mean() >= 0.9
@@ -171,7 +171,7 @@ def test_one_query_gets_what_a_batch_gets(stores: dict[str, softkv.SoftKV]) -> N
         assert alone.value == pytest.approx(together.value[number], abs=1e-4)
         assert (alone.error_kind, alone.scored) == (kinds(together)[number], together.scored[number])
         assert alone.error == pytest.approx(together.error[number])
-        assert (alone.log_mass_error or 0.0) == pytest.approx(together.log_mass_error[number])
+        assert (alone.log_mass_error or 0.0) == pytest.approx(together.log_mass_error[number], rel=1e-4)
         assert [one.row for one in alone.contributors] == together.rows[number].tolist()
 
 
@@ -184,7 +184,7 @@ def test_large_batches_are_answered_in_parts(
     whole = db.lookup(queries, tolerance=0.3, **options)
     monkeypatch.setattr(lists, "LOGITS", 4000)
     parts = db.lookup(queries, tolerance=0.3, **options)
-    assert kinds(whole).count("exact") <= 2
+    assert kinds(whole).count("exact") <= 5
     for name in ("value", "spread", "log_mass", "effective", "mass", "weights", "error"):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-4, abs=1e-5, nan_ok=True)
     assert (parts.rows == whole.rows).all()
@@ -313,10 +313,13 @@ def test_queries_between_clusters_are_read_on_for_or_not_answered_as_rehearsed(
         for times in (1, 5):
             temperature = times * db.info().temperature
             like, between = some(100), np.concatenate([some(100, 0.25), some(100, 0.5)])
-            assert kinds(db.lookup(like, temperature=temperature)).count("calibrated") > 90
+            assert kinds(db.lookup(like, temperature=temperature)).count("calibrated") > 80
             found, exact = (db.lookup(between, temperature=temperature, tolerance=one) for one in (0.01, 0))
             estimated = np.array(kinds(found)) == "calibrated"
-            assert (apart(found, exact) > found.error)[estimated].sum() <= 0.08 * len(between)
+            assert (apart(found, exact) > found.error)[estimated].sum() <= 0.05 * len(between)
+            if estimated.any():
+                strayed = np.abs(found.log_mass - exact.log_mass) > found.log_mass_error
+                assert strayed[estimated].sum() <= 0.05 * len(between)
 
 
 def test_an_answer_that_rests_on_lists_nobody_opened_is_none(

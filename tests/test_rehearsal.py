@@ -84,6 +84,33 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
     assert found.best == pytest.approx((queries @ keys[counted].T).max(1), rel=1e-5)
 
 
+def test_a_list_that_is_thought_to_weigh_too_much_does_not_hide_the_errors_of_others() -> None:
+    """Distances to rows that scatter widely make it seem to weigh e^200 times as much; others are wrong by e^6."""
+    plain, offsets = drawn()
+    plain[offsets[-2] :] *= 8.0
+    keys = np.concatenate([plain, -0.5 * np.square(plain).sum(1)[:, None]], axis=1)
+    values, queries, counted = np.tanh(keys[:, :1]), keys[[5, 40, 300]] + np.float32(0.3), np.ones(ITEMS, np.bool_)
+    queries[:, -1] = 1.0
+    lists, temperatures = measured(lambda a, b: (keys[a:b], values[a:b]), offsets), np.array([0.05, 0.1])
+    found = rehearsed(
+        lists,
+        offsets,
+        lambda a, b: (keys[a:b], values[a:b]),
+        counted,
+        queries,
+        np.zeros(len(queries)),
+        temperatures,
+        scale=1.0,
+        whole=Whole(lists, counted, np.full(3, -1), np.full(3, np.inf)),
+    )
+    for number, query in enumerate(queries.astype(np.float64)):
+        for place, temperature in enumerate(temperatures):
+            errors, masses = plainly(keys, values, offsets, lists, counted, query, temperature, 1.0)
+            assert found.errors[place, number] == pytest.approx(errors, rel=2e-3, abs=1e-3)
+            assert found.log_mass_errors[place, number] == pytest.approx(masses, rel=2e-3, abs=1e-3)
+    assert found.log_mass_errors[0, 2, 0] > 5.0
+
+
 @pytest.mark.parametrize("far", [False, True])
 def test_depths_are_those_of_a_store_without_the_one_that_asks(far: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Statistics are measured anew without that row alone, and its best are among all others."""
@@ -144,10 +171,11 @@ def test_estimates_of_sets_of_lists_are_those_of_each_set_alone() -> None:
     sets[0][sets[0] == 1] = 0
     sharpness = np.array([0.5, 1.0, 2.0, 8.0])
     tilt = tilted(lists, keys[7] * sharpness[:, None])
-    apart = estimated_apart(lists, unpacked(lists.spreads, lists.leading), tilt, sharpness, sets, 3)
+    peak = tilt.logs.max(1) - 1.0
+    apart = estimated_apart(lists, unpacked(lists.spreads, lists.leading), tilt, sharpness, sets, 3, peak=peak)
     for number in range(3):
         alone = estimated(lists, tilt, sets == number)
-        scale = np.exp(np.where(alone.mass > 0, alone.peak, apart.peak) - apart.peak)
+        scale = np.exp(np.where(alone.mass > 0, alone.peak, peak) - peak)
         assert apart.shares.sum(2)[:, number] == pytest.approx(alone.mass * scale, rel=1e-4, abs=1e-7)
         total = (apart.valued(lists) + apart.pulled)[:, number]
         assert total == pytest.approx(alone.total * scale[:, None], rel=1e-3, abs=1e-5)

@@ -47,6 +47,7 @@ def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
         index.heads is not None
         and int(index.calibration.near[0]) == NEAREST
         and len(index.calibration.closest) > 0
+        and index.calibration.mass_doubts.size > 0
         and math.isclose(float(index.calibration.scale[0]), view.snapshot.value_scale, rel_tol=SAME)
         and (index.outline is not None or not is_worth_it(index.lists))
     )

@@ -7,6 +7,10 @@ That is one of their errors, chosen by rank: with a sureness of 95% over the dra
 all queries like them stays below it. (Split conformal prediction would keep the share only on average over draws.) A
 temperature between two that were measured gets the plan and the error that suit both; one outside of them has no plan.
 
+Queries unlike those that were asked mostly have larger doubts. So the error of a mass grows with the doubt of it where
+that is more than the median, or more than usual: the ranks are those of errors divided by how many times as large
+the doubt is (Lei et al., Distribution-Free Predictive Inference for Regression, 2018, §5.2).
+
 The range of what was seen of the measuring queries is the range in which the error can be trusted. A query outside of
 it gets no estimate: because the mass of the lists it opened differs more from the estimate, because no key is as near
 to it as some key was to nearly all of them, or because its doubt is larger than nearly all of theirs, also if it reads
@@ -32,7 +36,9 @@ from softkv.ndarrays import Counts, Flags, Reals
 MARGINS = (0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.05, 0.02)  # shares of the tolerance that plans aim at, in turn
 ROOM = 0.9  # the share of the tolerance a plan may use; the rest is for queries a little unlike those that measure it
 LUCK = 0.95  # how sure it is that no unlucky draw of calibration queries makes an error too small
-USUAL = 0.95  # the share of measuring queries whose doubts are usual: of the others most may have been wrong
+MEDIAN = 0.5  # the share of measuring queries with smaller doubts; those of others are compared with the median
+USUAL = 0.9  # the share of measuring queries whose doubts are usual: of the others most may have been wrong
+SMALLEST = 1e-7  # smaller doubts tell nothing: logits are rounded
 FURTHER = 4  # levels that a query with an unusual doubt may read on: six times as many rows
 STRANGE = 0.005  # the share of measuring queries, those of the lowest best scores, that do not count as usual
 LENIENCE = 0.5  # how much lower a best score may still be, as a share of their distance from the median
@@ -62,7 +68,7 @@ class Plan:
     least: int  # but at this level at the earliest
     most: int  # and at this one at the latest
     error: float  # as a share of the value scale
-    log_mass_error: float
+    log_mass_errors: tuple[tuple[float, float], ...]  # up to doubts of the mass, and in proportion to them above
     farthest: float  # the doubt that nearly all stayed below
     surprise: float  # the largest difference between the log mass of the opened lists as estimated and as found
     nearest: float  # the lowest usual best score
@@ -71,6 +77,10 @@ class Plan:
     def stops(self, doubts: Reals) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
         return np.clip(_first(doubts <= self.doubt), self.least, self.most)
+
+    def log_mass_error_of(self, mass_doubt: float) -> float:
+        """The error of the logarithm of the mass of a query with this doubt of it."""
+        return max(error * max(1.0, mass_doubt / doubt) for error, doubt in self.log_mass_errors)
 
     def goes_on(self, doubts: Reals, farthest: float) -> int:
         """The level at which a query with these doubts, (j,), stops: later where it is too doubtful by then."""
@@ -98,6 +108,8 @@ class Calibration:
     scale: Reals = field(default_factory=lambda: np.full(1, -1.0))
     # (c,), how close each query points to the mean of a list, as a cosine; of none where nobody knows.
     closest: Reals = field(default_factory=lambda: np.empty(0))
+    # (t, c, j), the doubts of the mass; of no queries where nobody knows.
+    mass_doubts: Reals = field(default_factory=lambda: np.empty((0, 0, len(LEVELS))))
     _known: dict[tuple[int, float, float], Plan | None] = field(default_factory=dict, init=False)
 
     def plan(self, temperature: float, tolerance: float, confidence: float) -> Plan | None:
@@ -174,9 +186,10 @@ class Calibration:
             return "was calibrated for values of no size"
         if self.closest.shape not in ((0,), self.best.shape):
             return "was calibrated on queries that point nowhere"
-        for name in ("doubts", "errors", "log_mass_errors", "surprises"):
+        for name in ("doubts", "errors", "log_mass_errors", "surprises", "mass_doubts"):
             shape = getattr(self, name).shape
-            if shape != (len(self.temperatures), len(self.best), len(LEVELS)):
+            known = name != "mass_doubts" or self.mass_doubts.size
+            if known and shape != (len(self.temperatures), len(self.best), len(LEVELS)):
                 return f"holds {name} of shape {shape}"
         return None
 
@@ -233,20 +246,24 @@ class Calibration:
     def _judged(self, both: slice, trial: Trial, confidence: float) -> Plan | None:
         """A plan with its error and ranges, measured on the queries that had no part in its choice."""
         _, doubt, least, most = trial
-        plan = Plan(doubt, least, most, 0.0, 0.0, 0.0, 0.0, 0.0)
+        plan = Plan(doubt, least, most, 0.0, (), 0.0, 0.0, 0.0)
         stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
 
         def at_stops(x: Reals) -> Reals:
             return np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
 
-        errors = limit(at_stops(self.errors), confidence)
-        masses = limit(at_stops(self.log_mass_errors), confidence)
-        if errors is None or masses is None:
+        errors, masses = limit(at_stops(self.errors), confidence), at_stops(self.log_mass_errors)
+        plainly = limit(masses, confidence)
+        if errors is None or plainly is None:
             return None
+        by_doubt: tuple[tuple[float, float], ...] = ((plainly, np.inf),)
+        if self.mass_doubts.size:
+            doubts = at_stops(self.mass_doubts)
+            by_doubt += tuple(_by_doubt(masses, doubts, confidence, share) for share in (MEDIAN, USUAL))
         farthest = float(quantile_of(at_stops(self.doubts), USUAL).max())
         surprise = float(at_stops(self.surprises).max())
         share = float(np.array(LEVELS)[stops].mean(1).max())
-        return Plan(doubt, least, most, errors, masses, farthest, surprise, self.strange, share)
+        return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share)
 
 
 def quantile_of(x: Reals, share: float) -> Reals:
@@ -262,6 +279,18 @@ def quantile_of(x: Reals, share: float) -> Reals:
     low, high = ordered[..., below], ordered[..., min(below + 1, last)]
     found: Reals = low + (high - low) * (share * last - below)
     return found
+
+
+def _by_doubt(errors: Reals, doubts: Reals, confidence: float, share: float) -> tuple[float, float]:
+    """An error up to a doubt that this share of the queries stays below, and in proportion above it; and that doubt.
+
+    By errors and doubts, (t, c), at some temperatures.
+    """
+    with np.errstate(invalid="ignore"):  # beside infinite doubts all others are usual
+        usual = float(quantile_of(doubts, share).max())
+        usual = max(SMALLEST, usual) if math.isfinite(usual) else math.inf
+        most = limit(errors / np.fmax(doubts / usual, 1.0), confidence)
+    return (math.inf if most is None or math.isnan(most) else most), usual
 
 
 def _least_usual(x: Reals) -> float:

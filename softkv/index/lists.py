@@ -18,6 +18,7 @@ import numpy as np
 from softkv.errors import IndexDamaged
 from softkv.index.calibration import BEST, Calibration, quantile_of
 from softkv.index.encoding import decoded, encoded
+from softkv.index.opening import LEVELS
 from softkv.index.outline import Outline
 from softkv.index.shuffling import problem_of_heads
 from softkv.maths.forms import FORMS, Form
@@ -41,6 +42,7 @@ MEASURED = (
     "near",
     "scale",
     "closest",
+    "mass_doubts",
 )
 # What stands for figures that earlier versions did not measure.
 UNKNOWN: dict[str, AnyArray] = {
@@ -48,6 +50,7 @@ UNKNOWN: dict[str, AnyArray] = {
     "near": np.zeros(1),
     "scale": np.full(1, -1.0),
     "closest": np.empty(0),
+    "mass_doubts": np.empty((0, 0, len(LEVELS))),
 }
 
 

@@ -37,6 +37,7 @@ class Opening:
     order: Counts  # (b, l)
     stops: Counts  # (b, j), how many lists are open at a level
     doubts: Reals  # (b, j), the expected error then, as a share of the value scale
+    mass_doubts: Reals  # (b, j), that of the mass, as a share of it
     log_mass: Reals  # (b,), of all lists, estimated
     firsts: Counts  # (b,), how many are open at every level
     apart: Reals  # (b, l), how far the values of each list are from the estimated answer, on average
@@ -58,8 +59,8 @@ def opening(
     `made_of`, (l,), is how many rows lists were made of, if they have another number now. Errors were rehearsed with
     that number: with more rows the shape of a list, and so its error, stays the same.
     """
-    log_errors, total, log_mass, apart = _log_errors(lists, tilt, lists.counts if made_of is None else made_of)
-    errors, some = np.exp(log_errors), min(FIRST, log_errors.shape[1])
+    added = _added(lists, tilt, lists.counts if made_of is None else made_of)
+    log_errors, some = added.log_errors, min(FIRST, len(lists.counts))
     # By their logarithms: at low temperatures most errors are so small beside the largest that they are 0 as floats.
     priority = log_errors - logarithm(np.maximum(lists.counts, 1))
     likely = likeliest(lists, tilt) if likely is None else likely
@@ -68,16 +69,22 @@ def opening(
         np.put_along_axis(priority, near, np.inf, axis=1)
     firsts = (priority == np.inf).sum(1)
     order = np.argsort(-priority, axis=1)
-    sorted_errors = np.take_along_axis(errors, order, axis=1)
-    # Summed from the end: the difference of two large sums would be lost in rounding.
-    left = np.zeros((len(order), order.shape[1] + 1))
-    left[:, :-1] = sorted_errors[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
     read = np.take(lists.counts, order).cumsum(1, dtype=np.float64)
     levels = np.array(LEVELS) * float(lists.counts.sum())
     stops = [np.searchsorted(row, levels, side="right") for row in read]
     stops = np.maximum(np.stack(stops), firsts[:, None])
-    doubts = np.sqrt(np.take_along_axis(left, stops, axis=1)) / (total[:, None] * (scale or 1.0))
-    return Opening(order, stops, doubts, log_mass, firsts, apart)
+
+    def left(logs: Reals) -> Reals:
+        """The square root of the sum over the lists that are not opened, as a share of the mass, (b, j)."""
+        squares = np.take_along_axis(np.exp(logs), order, axis=1)
+        # Summed from the end: the difference of two large sums would be lost in rounding.
+        sums = np.zeros((len(order), order.shape[1] + 1))
+        sums[:, :-1] = squares[:, ::-1].cumsum(1, dtype=np.float64)[:, ::-1]
+        shares: Reals = np.sqrt(np.take_along_axis(sums, stops, axis=1)) / added.mass[:, None]
+        return shares
+
+    doubts, mass_doubts = left(log_errors) / (scale or 1.0), left(added.log_mass_errors)
+    return Opening(order, stops, doubts, mass_doubts, added.log_mass, firsts, added.apart)
 
 
 def nearest(lists: Lists, tilt: Tilt, queries: Reals, count: int, *, by_distance: bool) -> Counts:
@@ -168,12 +175,18 @@ def likeliest(lists: Lists, tilt: Tilt) -> Reals:
     return np.where(lists.counts > 0, tilt.peaks + np.sqrt(tilt.variances) * critical(lists.counts), -np.inf)
 
 
-def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Reals, Reals, Reals, Reals]:
-    """Logarithms of the squared errors that lists add, the mass these are parts of, its logarithm, and distances.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Added:
+    """What lists add to sums, and how wrong that may be; relative to the largest mass of a list."""
 
-    Errors, (b, l), and mass, (b,), are relative to the largest mass of a list. The distances, (b, l), are those of the
-    values of lists from the answer.
-    """
+    log_errors: Reals  # (b, l), the logarithms of the squared errors of sums of values
+    log_mass_errors: Reals  # (b, l), and of masses
+    mass: Reals  # (b,), of all lists
+    log_mass: Reals  # (b,), its logarithm, not relative to anything
+    apart: Reals  # (b, l), how far the values of lists are from the answer
+
+
+def _added(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> _Added:
     peak = tilt.logs.max(1)
     logs = tilt.logs - peak[:, None]
     masses = np.exp(logs)
@@ -185,5 +198,9 @@ def _log_errors(lists: Lists, tilt: Tilt, made_of: Reals | Counts) -> tuple[Real
     beyond = variances - np.minimum(tilt.within, variances)
     # In the precision of the statistics, as in the rehearsal: doubts that were 0 in it have to be 0.
     count = np.clip(lists.counts, 1, np.maximum(made_of, 1)).astype(lists.counts.dtype, copy=False)
-    squares = ((third + beyond * beyond / 2) * apart * apart + first * lists.noise) / count
-    return np.where(lists.counts > 0, 2.0 * logs + logarithm(squares), -np.inf), mass, peak + logarithm(mass), apart
+    shape = third + beyond * beyond / 2  # of what count, mean and variance leave open
+    squares, there = (shape * apart * apart + first * lists.noise) / count, lists.counts > 0
+    log_errors, log_mass_errors = (
+        np.where(there, 2.0 * logs + logarithm(x), -np.inf) for x in (squares, shape / count)
+    )
+    return _Added(log_errors, log_mass_errors, mass, peak + logarithm(mass), apart)

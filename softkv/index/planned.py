@@ -14,6 +14,7 @@ import numpy as np
 
 from softkv.index.calibration import Plan
 from softkv.index.lists import ListIndex
+from softkv.index.measuring import FLOOR
 from softkv.index.opening import Opening, closed, opening
 from softkv.index.opening import nearest as nearest_lists
 from softkv.index.screening import Screened, screened
@@ -30,6 +31,7 @@ from softkv.index.search import (
     some_of,
     tail_of,
 )
+from softkv.index.strata import LOG_MASS
 from softkv.maths.blas import shared
 from softkv.maths.blending import Numbers, merge
 from softkv.maths.farfield import estimated
@@ -37,6 +39,7 @@ from softkv.maths.nearfield import Near
 from softkv.maths.quantiles import quantile
 from softkv.ndarrays import Flags, Floats, Rows
 
+LEAST = FLOOR * LOG_MASS  # the least error of a log mass to state, as in measured answers
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
 LIGHTEST = 7.0  # rows that are read may weigh e^LIGHTEST times less than others on average; else too much is expected
@@ -74,9 +77,10 @@ def calibrated(
     # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
     farthest = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance)
     each = zip(plans, opened.doubts, farthest.tolist(), strict=True)
-    levels = np.array([plan.goes_on(mine, most) for plan, mine, most in each], np.int64)
-    stops = np.take_along_axis(opened.stops, levels[:, None], axis=1)[:, 0]
-    doubts = np.take_along_axis(opened.doubts, levels[:, None], axis=1)[:, 0]
+    levels = np.array([[plan.goes_on(mine, most)] for plan, mine, most in each], np.int64)
+    stops = np.take_along_axis(opened.stops, levels, axis=1)[:, 0]
+    doubts = np.take_along_axis(opened.doubts, levels, axis=1)[:, 0]
+    mass_doubts = np.take_along_axis(opened.mass_doubts, levels, axis=1)[:, 0]
     sure = near_enough & (farthest >= doubts)
     long, error = np.flatnonzero(sure & (stops > AHEAD)), np.array([plan.error for plan in plans])
     by_outline: dict[int, Screened] = {}
@@ -123,7 +127,8 @@ def calibrated(
     sure &= found_out.log_mass - blend.log_mass >= share - LIGHTEST
     surprise = np.abs(blend.log_mass - opened.log_mass - asked.added)
     sure &= np.array([plan.surprise for plan in plans]) >= surprise
-    error, log_mass_error = error * arena.scale, np.array([plan.log_mass_error for plan in plans])
+    error, doubtful = error * arena.scale, zip(plans, mass_doubts.tolist(), strict=True)
+    log_mass_error = np.array([plan.log_mass_error_of(doubt) for plan, doubt in doubtful])
     for number, one in by_outline.items():
         of_value, of_mass = one.deviations(some_of(blend, np.array([number])))
         error[number] += _deviations(confidence) * of_value
@@ -132,7 +137,8 @@ def calibrated(
     if sure.any():
         found = _with_tail(index, arena, asked, found, show)
     stated = np.full(len(plans), tolerance * arena.scale)
-    return replace(found, error=stated, sure=found.sure & (found.error <= stated))
+    sure = found.sure & (found.error <= stated)
+    return replace(found, error=stated, log_mass_error=np.maximum(found.log_mass_error, LEAST), sure=sure)
 
 
 def _deviations(confidence: float) -> float:

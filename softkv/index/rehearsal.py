@@ -99,12 +99,16 @@ def rehearsed(
             rehearsal = kind(quick, units, queries[some], peaks[some], temperatures, scale, close)
             rehearsal.read(offsets, rows, counted, told(number))
             parts.append([np.where(np.isnan(x), np.inf, x) for x in rehearsal.compared()])
-    doubts, errors, log_masses, surprises = (
+    doubts, errors, log_masses, surprises, mass_doubts = (
         np.concatenate(x, axis=1, dtype=np.float32) for x in zip(*parts, strict=True)
     )
     best = (peaks + added).astype(np.float32)
     worth = np.array([independent(ranking.rows[:, :k]) for k in BEST])
-    alone = [*(np.full(1, float(one)) for one in (near, scale)), np.concatenate(closest).astype(np.float32)]
+    alone = [
+        *(np.full(1, float(one)) for one in (near, scale)),
+        np.concatenate(closest).astype(np.float32),
+        mass_doubts,
+    ]
     temperatures = temperatures.astype(np.float32)
     return Calibration(temperatures, doubts, errors, log_masses, surprises, best, depths, worth, *alone)
 
@@ -180,13 +184,14 @@ class _Rehearsal(ABC):
         self.sharpness = (1.0 / temperatures).astype(np.float64)
         self.peaks = np.where(np.isfinite(peaks), peaks, 0.0)
         opened = [self._opening(sharp) for sharp in self.sharpness.tolist()]
-        self.doubts, self.foretold = np.stack([one[1] for one in opened]), np.stack([one[2] for one in opened])
-        self.levels = np.stack([one[0] for one in opened])  # (t, c, l), at which each list is opened
+        self.levels = np.stack([_levels(one) for one in opened])  # (t, c, l), at which each list is opened
+        self.doubts, self.mass_doubts, self.foretold = (
+            np.stack(x) for x in zip(*((one.doubts, one.mass_doubts, one.log_mass) for one in opened), strict=True)
+        )
 
-    def _opening(self, sharp: float) -> tuple[npt.NDArray[np.int8], Reals, Reals]:
+    def _opening(self, sharp: float) -> Opening:
         tilt = tilted(self.lists, self.queries * sharp)
-        found = opening(self.lists, tilt, scale=self.scale / self.units.size, near=self.close)
-        return _levels(found), found.doubts, found.log_mass
+        return opening(self.lists, tilt, scale=self.scale / self.units.size, near=self.close)
 
     @abstractmethod
     def read(self, offsets: Counts, rows: ReadRows, counted: Flags, told: Callable[[int], None]) -> None:
@@ -196,30 +201,26 @@ class _Rehearsal(ABC):
         """Scores below the best of each query, (c, n)."""
         return (_scores(self.queries, keys, counted) - self.peaks[:, None]).astype(np.float32)
 
-    def compared(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """Doubts, errors, errors of the logarithm of the mass, and surprises, (t, c, j) each."""
+    def compared(self) -> tuple[Floats, ...]:
+        """Doubts, errors, errors of the logarithm of the mass, surprises, and doubts of the mass, (t, c, j) each."""
         found = [self._compared(number) for number in range(len(self.queries))]
         errors, log_mass_errors, surprises = (np.stack(x, axis=1) for x in zip(*found, strict=True))
-        return self.doubts.astype(np.float64), errors, log_mass_errors, surprises
+        return self.doubts.astype(np.float64), errors, log_mass_errors, surprises, self.mass_doubts
 
     def _compared(self, number: int) -> tuple[Floats, Floats, Floats]:
         """One query at all temperatures, (t, j)."""
         tilt = tilted(self.lists, self.queries[number] * self.sharpness[:, None])
-        far = estimated_apart(self.lists, self.spreads, tilt, self.sharpness, self.levels[:, number], len(LEVELS) + 1)
-        highest = self.peaks[number] * self.sharpness
-        base = np.maximum(far.peak, highest)
-        mass, whole_mass, squares = self._sums(number, far, np.exp(far.peak - base), np.exp(highest - base))
+        base, sets = self.peaks[number] * self.sharpness, len(LEVELS) + 1
+        far = estimated_apart(self.lists, self.spreads, tilt, self.sharpness, self.levels[:, number], sets, peak=base)
+        mass, whole_mass, squares = self._sums(number, far)
         errors = np.sqrt(squares) * (self.units.size / (self.scale or 1.0))
         log_mass = base[:, None] + np.log(mass)
         true = base + np.log(whole_mass)
         return errors, np.abs(log_mass - true[:, None]), np.abs(log_mass - self.foretold[:, number, None])
 
     @abstractmethod
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Reals, Reals, Reals]:
-        """Mass at each level, (t, j), the exact mass, (t,), and the squared error of the values, (t, j).
-
-        Estimated lists are multiplied by `by_far`, (t,), and rows that were read by `by_near`.
-        """
+    def _sums(self, number: int, far: Apart) -> tuple[Reals, Reals, Reals]:
+        """Mass at each level, (t, j), the exact mass, (t,), and the squared error of the values, (t, j)."""
 
 
 class _OfVectors(_Rehearsal):
@@ -249,11 +250,10 @@ class _OfVectors(_Rehearsal):
             opened = np.flatnonzero(level < len(LEVELS))
             near[opened * len(LEVELS) + level[opened]] += sums[opened]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Reals, Reals, Reals]:
-        near = _SO_FAR[:, :-1] @ self.near[:, number] * by_near[:, None, None]
-        whole = self.whole[:, number] * by_near[:, None]
-        mass = near[..., -1] + far.shares.sum(2) @ _LATER.T * by_far[:, None]
-        total = near[..., :-1] + _LATER @ (far.valued(self.lists) + far.pulled) * by_far[:, None, None]
+    def _sums(self, number: int, far: Apart) -> tuple[Reals, Reals, Reals]:
+        near, whole = _SO_FAR[:, :-1] @ self.near[:, number], self.whole[:, number]
+        mass = near[..., -1] + far.shares.sum(2) @ _LATER.T
+        total = near[..., :-1] + _LATER @ (far.valued(self.lists) + far.pulled)
         true = (whole[:, :-1] / whole[:, -1:]).astype(total.dtype)
         apart = total / mass[..., None] - true[:, None]
         return mass, whole[:, -1], np.einsum("tjp,tjp->tj", apart, apart)
@@ -323,14 +323,14 @@ class _OfLabels(_Rehearsal):
         owners, labels = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), self.lists.values.labels
         self.parts = [_SomeLabels.of(first, codes, owners, self.lists.values) for first in range(0, labels, TOGETHER)]
 
-    def _sums(self, number: int, far: Apart, by_far: Floats, by_near: Floats) -> tuple[Reals, Reals, Reals]:
-        found = [self._of_part(part, number, far, by_far, by_near) for part in self.parts]
+    def _sums(self, number: int, far: Apart) -> tuple[Reals, Reals, Reals]:
+        found = [self._of_part(part, number, far) for part in self.parts]
         more, whole, squared, crossed, true = (sum(x) for x in zip(*found, strict=True))
         mass = whole + more
         squares = squared - 2.0 * more / whole * crossed + (more / whole) ** 2 * true
         return mass.T, whole, (np.maximum(squares, 0.0) / mass**2).T
 
-    def _of_part(self, part: _SomeLabels, number: int, far: Apart, by_far: Floats, by_near: Floats) -> list[Floats]:
+    def _of_part(self, part: _SomeLabels, number: int, far: Apart) -> list[Floats]:
         """The sums over some labels, at all temperatures."""
         scores, found, step = self.scores[number, part.rows], [], max(1, TOGETHER // part.width)
         for start in range(0, len(self.sharpness), step):
@@ -339,11 +339,10 @@ class _OfLabels(_Rehearsal):
             truth = np.empty((len(some), part.width))
             for place, at in enumerate(some):
                 weights, levels = np.exp(scores * np.float32(self.sharpness[at])), self.levels[at, number]
-                near = part.counted(levels, weights) * by_near[at]
-                np.subtract(part.estimated(levels, far.masses[at] * by_far[at]), near, out=wrong[place])
+                near = part.counted(levels, weights)
+                np.subtract(part.estimated(levels, far.masses[at]), near, out=wrong[place])
                 near.sum(0, out=truth[place])
-            pulled = far.pulled[some, :, part.pulled] * by_far[some, None, None]
-            found.append(_products(wrong, truth, pulled, part.steep))
+            found.append(_products(wrong, truth, far.pulled[some, :, part.pulled], part.steep))
         return [np.concatenate(x, axis=-1) for x in zip(*found, strict=True)]
 
 

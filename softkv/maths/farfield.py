@@ -34,6 +34,7 @@ from softkv.maths.summaries import Lists
 from softkv.maths.symmetric import crossed, unpacked
 from softkv.ndarrays import Flags, Floats, Reals
 
+HIGHEST = 50.0  # a list is thought to weigh at most e^HIGHEST times as much as the best row, beside which all is wrong
 ROUNDED = 1e-5  # bounds take everything in a list to be this much wider, for the rounding of rows in float32
 
 
@@ -120,9 +121,8 @@ def estimated(lists: Lists, tilt: Tilt, unread: Flags, *, squares: bool = False)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Apart:
-    """What `estimated` adds up, for disjoint sets of lists at once: relative to the peak, and without their values."""
+    """What `estimated` adds up, for disjoint sets of lists at once: relative to a logit, and without their values."""
 
-    peak: Floats  # (b,)
     masses: Reals  # (b, l)
     shares: Reals  # (b, sets, l), the masses of the lists of each set, and 0
     pulled: Reals  # (b, sets, p), the sum of mass x βCq
@@ -134,13 +134,22 @@ class Apart:
 
 
 def estimated_apart(
-    lists: Lists, spreads: Reals, tilt: Tilt, sharpness: Floats, sets: npt.NDArray[np.int8], count: int
+    lists: Lists,
+    spreads: Reals,
+    tilt: Tilt,
+    sharpness: Floats,
+    sets: npt.NDArray[np.int8],
+    count: int,
+    *,
+    peak: Floats,
 ) -> Apart:
     """Estimates of `count` sets of lists, of which (b, l) `sets` names the one of each list, for a single query.
 
     It asks with b `sharpness`es, so its tilts differ in their length alone; `spreads` are those of the lists, unpacked.
+    Masses are relative to the highest logit of a row, (b,) `peak`, since the estimate of a list that is far too high
+    would make all others nothing beside it; that of no list is more than e^HIGHEST.
     """
-    peak, masses = _weighed(tilt, np.ones(tilt.logs.shape, np.bool_))
+    masses = np.exp(np.minimum(tilt.logs - peak[:, None].astype(tilt.logs.dtype), HIGHEST))
     shares = np.zeros((len(masses), count, masses.shape[1]), masses.dtype)
     np.put_along_axis(shares, sets[:, None, :].astype(np.int64), masses[:, None, :], axis=1)
     thawed = shares * (tilt.thaw * sharpness[:, None].astype(masses.dtype))[:, None, :]
@@ -153,7 +162,7 @@ def estimated_apart(
     slope[:-1] = lists.slope[:, : lists.leading].T
     slope[-1] = lists.slope[:, lists.leading :] @ (lists.profile * (tilt.beyond[0] / masses.dtype.type(sharpness[0])))
     pulled = (thawed.reshape(-1, masses.shape[1]) @ asked) @ slope
-    return Apart(peak.astype(np.float64), masses, shares, pulled.reshape(*shares.shape[:2], -1))
+    return Apart(masses, shares, pulled.reshape(*shares.shape[:2], -1))
 
 
 def _weighed(tilt: Tilt, unread: Flags) -> tuple[Reals, Reals]:
