@@ -15,7 +15,7 @@ import pytest
 
 import softkv
 from softkv.errors import BadRecord, InputError, MissingExtra, SoftKVError
-from softkv.files.indexes import VectorsRounded
+from softkv.files.indexes import RankedOtherwise, VectorsNormalised, VectorsRounded
 
 from .commands import ran
 
@@ -160,7 +160,7 @@ def test_no_pickle_is_ever_opened(db: softkv.SoftKV, tmp_path: Path, name: str) 
 def index_of(folder: Path, made: str, ids: Any = None, metric: int = faiss.METRIC_L2) -> str:
     """The file of an index with the 200 vectors."""
     index = faiss.index_factory(8, made, metric)
-    index.train(VECTORS)
+    index.train(np.tile(VECTORS, (2, 1)))  # OPQ wants 256 or more
     if ids is None:
         index.add(VECTORS)
     else:
@@ -222,6 +222,74 @@ def test_vectors_that_come_back_rounded_are_said_to(db: softkv.SoftKV, tmp_path:
         db.load(index_of(tmp_path, made), format="faiss", values=values_of(tmp_path))
     found = np.stack([item.vector for item in db.select()])
     assert 0 < np.abs(found - VECTORS).mean() < np.abs(VECTORS).mean()
+
+
+@pytest.mark.parametrize("made", ["PCA8,Flat", "PCAR8,Flat", "OPQ2_8,Flat", "RR8,Flat", "RR12,Flat", "Pad12,Flat"])
+@pytest.mark.parametrize("metric", [faiss.METRIC_L2, faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L1])
+@pytest.mark.filterwarnings("ignore::softkv.files.indexes.VectorsRounded", "ignore:column:UserWarning")
+def test_transforms_that_keep_distances_are_undone(db: softkv.SoftKV, tmp_path: Path, made: str, metric: int) -> None:
+    """Items are found as the index finds them; where a shift or a rotation changes that, a warning says so."""
+    path = index_of(tmp_path, made, None, metric)
+    shifted = made.startswith("PCA") and metric == faiss.METRIC_INNER_PRODUCT
+    if shifted or (metric == faiss.METRIC_L1 and made != "Pad12,Flat"):
+        with pytest.warns(RankedOtherwise, match="less their mean" if shifted else "that are rotated"):
+            db.load(path, format="faiss", values=values_of(tmp_path))
+    else:
+        db.load(path, format="faiss", values=values_of(tmp_path))
+        nearest = faiss.read_index(path).search(VECTORS[:20] + 0.1, 1)[1][:, 0].tolist()
+        assert [one.contributors[0].key for one in db.nearest(VECTORS[:20] + 0.1)] == list(map(str, nearest))
+    np.testing.assert_allclose(np.stack([item.vector for item in db.select()]), VECTORS, atol=1e-5)
+
+
+def test_vectors_that_come_back_normalised_are_said_to(db: softkv.SoftKV, tmp_path: Path) -> None:
+    """They are divided by their lengths, not rounded."""
+    with pytest.warns(VectorsNormalised, match="divided by their lengths"):
+        db.load(index_of(tmp_path, "L2norm,Flat"), format="faiss", values=values_of(tmp_path))
+    expected = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+    np.testing.assert_allclose(np.stack([item.vector for item in db.select()]), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("made", ["PCAW8,Flat", "PCAW4,Flat", "PCAWR8,IVF4,Flat", "ITQ8,Flat", "RR8,PCAW4,Flat"])
+@pytest.mark.filterwarnings("ignore::softkv.files.indexes.VectorsRounded")
+def test_an_index_behind_a_transform_that_is_not_undone_is_refused(
+    db: softkv.SoftKV, tmp_path: Path, made: str
+) -> None:
+    """FAISS gives vectors that nobody put in, without an error for whitening."""
+    with pytest.raises(BadRecord, match=r"(PCAMatrix|ITQTransform), which is not undone"):
+        db.load(index_of(tmp_path, made), format="faiss", values=values_of(tmp_path))
+    assert len(db) == 0
+
+
+def test_an_index_that_fails_to_give_vectors_is_refused(
+    db: softkv.SoftKV, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What FAISS says is part of an error of softkv."""
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("no such list")
+
+    monkeypatch.setattr(faiss.IndexFlatL2, "reconstruct_batch", failing)
+    with pytest.raises(BadRecord, match="FAISS cannot give its vectors back: no such list"):
+        db.load(index_of(tmp_path, "Flat"), format="faiss", values=values_of(tmp_path))
+    assert len(db) == 0
+
+
+@pytest.mark.parametrize("mapped", [[0, 1, 2, 2], [0, 1, 2, 7]])
+@pytest.mark.filterwarnings("ignore::softkv.files.indexes.VectorsRounded")
+def test_a_dimension_is_not_taken_twice(db: softkv.SoftKV, tmp_path: Path, mapped: list[int]) -> None:
+    """Distances in an index of such vectors are others; dimensions that are left out come back as zeros."""
+    remap = faiss.RemapDimensionsTransform(8, 4, False)
+    faiss.copy_array_to_vector(np.array(mapped, np.int32), remap.map)
+    index = faiss.IndexPreTransform(remap, faiss.IndexFlatL2(4))
+    index.add(VECTORS)
+    faiss.write_index(index, str(tmp_path / "an.index"))
+    if len(set(mapped)) < len(mapped):
+        with pytest.raises(BadRecord, match="RemapDimensionsTransform, which is not undone"):
+            db.load(tmp_path / "an.index", format="faiss", values=values_of(tmp_path))
+        return
+    db.load(tmp_path / "an.index", format="faiss", values=values_of(tmp_path))
+    expected = VECTORS * [1, 1, 1, 0, 0, 0, 0, 1]
+    assert np.array_equal(np.stack([item.vector for item in db.select()]), expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("made", ["IVF4,PQ4x4fs", "LSH", "PQ4x4fs"])

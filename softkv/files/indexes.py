@@ -1,7 +1,8 @@
 """Indexes of FAISS: their vectors, beside items from a file of any format.
 
 Vectors are read back as the index keeps them: compressed ones come rounded, which is said in a warning, and an index
-that keeps none is refused. Needs faiss, which trusts the index that it reads.
+that keeps none is refused. One behind a transform that is not undone, such as whitening, is refused as well. Needs
+faiss, which trusts the index that it reads.
 """
 
 import os
@@ -15,7 +16,7 @@ import numpy as np
 from softkv.errors import MissingExtra
 from softkv.files.record import Record, Refusals, listed
 from softkv.logs import hint
-from softkv.ndarrays import Rows
+from softkv.ndarrays import Matrix, Rows
 
 TOGETHER = 4096  # vectors read back at once
 WHOLE = ("IndexFlat", "IndexFlatL2", "IndexFlatIP", "IndexIVFFlat", "IndexHNSWFlat")
@@ -25,6 +26,14 @@ ROUNDED = ("IndexPQ", "IndexScalarQuantizer", "IndexIVFPQ", "IndexIVFScalarQuant
 
 class VectorsRounded(UserWarning):
     """An index keeps its vectors compressed, so that they come back rounded."""
+
+
+class VectorsNormalised(UserWarning):
+    """An index keeps its vectors divided by their lengths, so that they come back so."""
+
+
+class RankedOtherwise(UserWarning):
+    """An index compares vectors after a transform that changes what they are compared by."""
 
 
 def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) -> Generator[Record, None, None]:
@@ -52,9 +61,17 @@ def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) 
         here = places[order[begun : begun + len(some)]]
         if named is not None:
             here = np.array([_place_of(one, named, refusals) for one in some], np.int64)
-        for one, vector in zip(some, inner.reconstruct_batch(here), strict=True):
+        for one, vector in zip(some, _vectors(inner, here, refusals), strict=True):
             yield replace(one, text=None, vector=vector, compared=compared)
         begun += len(some)
+
+
+def _vectors(inner: Any, places: Rows, refusals: Refusals) -> Matrix:
+    try:
+        found: Matrix = inner.reconstruct_batch(places)
+    except RuntimeError as error:
+        raise refusals.fatal(f"FAISS cannot give its vectors back: {str(error).splitlines()[-1]}") from error
+    return found
 
 
 def _compared(faiss: Any, index: Any, refusals: Refusals) -> str:
@@ -79,16 +96,18 @@ def _opened(faiss: Any, index: Any, refusals: Refusals) -> tuple[Any, Rows, Rows
     """The index that keeps the vectors, the position of each in it, and its id outside."""
     mapped = hasattr(index, "id_map")
     inner = faiss.downcast_index(index.index) if mapped else index
-    plain = inner
+    plain, steps = inner, []
     while type(plain).__name__ == "IndexPreTransform":
+        steps += [faiss.downcast_VectorTransform(plain.chain.at(one)) for one in range(plain.chain.size())]
         plain = faiss.downcast_index(plain.index)
     name = type(plain).__name__
     if name not in WHOLE + ROUNDED:
         raise refusals.fatal(
             f"is an {name}, which does not give its vectors back; of FAISS one of {listed(WHOLE)} does"
         )
-    if name in ROUNDED or plain is not inner:
-        hint(f"{refusals.name} keeps its vectors compressed, so they come back rounded.", VectorsRounded)
+    _hint_at_transforms(faiss, steps, plain.metric_type, refusals)
+    if name in ROUNDED or not all(isinstance(step, faiss.NormalizationTransform) for step in steps):
+        hint(f"{refusals.name} keeps its vectors compressed or transformed; they come back rounded.", VectorsRounded)
     places: Rows = np.arange(plain.ntotal)
     if "IVF" in name:
         lists = plain.invlists
@@ -99,3 +118,33 @@ def _opened(faiss: Any, index: Any, refusals: Refusals) -> tuple[Any, Rows, Rows
         return inner, places, places
     ids: Rows = faiss.vector_to_array(index.id_map)
     return inner, places, ids[places]
+
+
+def _hint_at_transforms(faiss: Any, steps: list[Any], metric: int, refusals: Refusals) -> None:
+    """Say what transforms change; an error where one is not undone."""
+    for step in steps:
+        if not _is_undone(faiss, step):
+            raise refusals.fatal(
+                f"keeps its vectors behind {type(step).__name__}, which is not undone here, as whitening (PCAW, PCAWR) "
+                "and ITQ are not. Make an index of the vectors themselves, such as IndexFlatL2"
+            )
+    if any(isinstance(step, faiss.NormalizationTransform) for step in steps):
+        hint(f"{refusals.name} keeps its vectors divided by their lengths; they come back so.", VectorsNormalised)
+    linear = [step for step in steps if isinstance(step, faiss.LinearTransform)]
+    shifted = metric == faiss.METRIC_INNER_PRODUCT and any(step.have_bias for step in linear)
+    if shifted or (metric == faiss.METRIC_L1 and linear):
+        by = "inner products of vectors less their mean" if shifted else "L1 between vectors that are rotated"
+        hint(f"{refusals.name} compares by {by}; the store compares the vectors as given.", RankedOtherwise)
+
+
+def _is_undone(faiss: Any, step: Any) -> bool:
+    """Whether FAISS undoes a transform up to rounding and the dimensions that it leaves out."""
+    if isinstance(step, faiss.LinearTransform):
+        matrix = faiss.vector_to_array(step.A).reshape(step.d_out, step.d_in)
+        wide = matrix if step.d_out <= step.d_in else matrix.T
+        # Subtle: FAISS calls whitening orthonormal, too, and undoes it as if it were.
+        return step.is_orthonormal and np.allclose(wide @ wide.T, np.eye(len(wide)), atol=1e-4)
+    if isinstance(step, faiss.RemapDimensionsTransform):
+        used = [one for one in faiss.vector_to_array(step.map).tolist() if one >= 0]
+        return len(set(used)) == len(used)
+    return isinstance(step, faiss.NormalizationTransform) and step.norm == 2
