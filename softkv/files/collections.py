@@ -7,7 +7,6 @@ llm's file is only read. Chroma's is opened by its own client, which may bring a
 before 1.0, which unpickle, are refused.
 """
 
-import json
 import os
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator
@@ -19,8 +18,9 @@ from urllib.parse import quote
 import numpy as np
 
 from softkv.errors import MissingExtra, SoftKVError
+from softkv.files.notation import kind_of, parsed
 from softkv.files.objects import Placed, records
-from softkv.files.record import ROWS, Columns, Record, Refusals, listed
+from softkv.files.record import ROWS, Columns, Misfit, Record, Refusals, listed, shown
 
 PAGE = 1000  # items of Chroma read at once
 SPACES = {"l2": "gaussian", "ip": "dot", "cosine": "cosine"}  # Chroma's names for compatibilities, and ours
@@ -74,12 +74,30 @@ def _in_llm(path: str, collection: str | None, refusals: Refusals) -> Iterator[K
             )
             for name, vector, content, metadata in rows:
                 try:
-                    numbers = np.frombuffer(vector, "<f4").tolist()
-                    yield name, numbers, content, None if metadata is None else dict(json.loads(metadata))
-                except (TypeError, ValueError) as error:
-                    raise refusals.fatal(f"the item {name!r} is damaged: {error}") from error
+                    found = name, _numbers(vector), content, _fields(metadata)
+                except Misfit as why:
+                    raise refusals.fatal(f"the item {name!r} is damaged: {why}") from why
+                yield found
     except sqlite3.Error as error:
         raise refusals.fatal(f"is no SQLite file of llm's embeddings: {error}") from error
+
+
+def _numbers(vector: Any) -> list[float]:
+    if not isinstance(vector, bytes) or len(vector) % 4:
+        raise Misfit(f"expected its embedding as bytes, four for each number, got {shown(vector)}")
+    numbers: list[float] = np.frombuffer(vector, "<f4").tolist()
+    return numbers
+
+
+def _fields(metadata: Any) -> dict[str, Any] | None:
+    if metadata is None:
+        return None
+    if not isinstance(metadata, str):
+        raise Misfit(f"expected its metadata as a JSON text, got {shown(metadata)}")
+    found = parsed(metadata)
+    if not isinstance(found, dict):
+        raise Misfit(f"expected its metadata as a JSON object, got {kind_of(found)}")
+    return found
 
 
 def _chroma(path: str, collection: str | None, refusals: Refusals) -> tuple[Any, str]:
