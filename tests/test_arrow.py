@@ -195,6 +195,20 @@ def test_the_index_of_a_frame_is_a_column_where_it_has_a_name(db: softkv.SoftKV)
     assert list(db)[2:] == ["a red fox"]
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars", "table"])
+def test_a_frame_of_numbers_is_a_matrix(db: softkv.SoftKV, library: str) -> None:
+    """It may be the vectors, the values, and the queries; its rows are those of an array."""
+    matrix = np.random.default_rng(0).normal(size=(3, 2)).astype(np.float32)
+    frame = FRAMES[library]({"x": matrix[:, 0], "y": matrix[:, 1]})
+    db.add(vectors=frame, values=frame)
+    assert np.array_equal(np.stack([item.vector for item in db.select()]), matrix)
+    assert np.array_equal(np.stack(list(db.values())), matrix)
+    answers = [one.value for one in db.lookup(matrix)]
+    assert np.array_equal([one.value for one in db.lookup(frame)], answers)
+    with pytest.raises(ShapeError, match="3 key vectors but 2 values"):
+        db.add(vectors=frame, values=matrix[:2])
+
+
 def test_vectors_stand_in_one_column_or_in_several(db: softkv.SoftKV) -> None:
     """Lists of polars, of fixed width or not, and columns of numbers; as keys and as values."""
     for number, type_ in enumerate((pl.Array(pl.Float32, 2), pl.List(pl.Float64))):

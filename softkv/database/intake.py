@@ -276,8 +276,8 @@ def _axes(x: Any) -> int:
     """How many axes there are, by the first entries alone."""
     if x is None or isinstance(x, (str, bytes, Mapping)):
         return 0
-    if hasattr(x, "ndim"):
-        return int(x.ndim)
+    if hasattr(x, "shape"):  # not x.ndim, which frames of polars lack, and whose x[0] is a frame, too
+        return len(x.shape)
     return (
         1 + _axes(x[0])
         if hasattr(x, "__getitem__") and hasattr(x, "__len__") and len(x)
