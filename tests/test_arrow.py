@@ -242,13 +242,23 @@ def test_columns_are_arguments_without_names_too(db: softkv.SoftKV) -> None:
             "row 3: the value is not",
         ),
         (pd.DataFrame({"k": [(1, 2)], "v": [{"a": 1}]}), {"key": "k", "value": "v"}, "the column 'k' is of type"),
-        (pd.DataFrame({"k": [object()], "v": [1]}), {"key": "k", "value": "v"}, "no sound Arrow stream"),
+        (pd.DataFrame({"k": [object()], "v": [1]}), {"key": "k", "value": "v"}, "cannot be converted to Arrow"),
+        (pd.DataFrame({"k": ["a", "b"], "v": [1, "x"]}), {}, "Conversion failed for column v .* values of one type"),
+        (pd.DataFrame({"k": ["a", "b"], "v": [1, 2**70]}), {}, "the frame: it cannot be converted to Arrow"),
+        (pd.DataFrame([["a", 1]], columns=["k", "k"]), {}, "Each column needs its own name"),
     ],
 )
 def test_a_frame_that_holds_no_items_is_refused(db: softkv.SoftKV, frame: Any, options: Any, said: str) -> None:
     """The error names the column or the row, and nothing is added."""
     with pytest.raises(BadRecord, match=said):
         db.add(frame, **options)
+    assert len(db) == 0
+
+
+def test_payloads_that_hold_no_rows_are_refused(db: softkv.SoftKV) -> None:
+    """A frame whose columns mix types has its own reason, also as payloads."""
+    with pytest.raises(BadRecord, match=r"cannot be converted to Arrow .* values of one type"):
+        db.add(["a", "b"], [1.0, 2.0], payloads=pd.DataFrame({"n": [1, "x"]}))
     assert len(db) == 0
 
 

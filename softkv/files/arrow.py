@@ -38,16 +38,27 @@ def read(source: Source, columns: Columns, kind: str | None) -> Iterator[Record]
 def of_frame(frame: Any, columns: Columns, kind: str | None) -> Iterator[Record]:
     """The records of a frame."""
     refusals = Refusals("the frame", form=ROWS)
+    table = _stream_of(frame, refusals)
     with sound(refusals, "Arrow stream"):
-        table = arrow("reading a frame").RecordBatchReader.from_stream(frame)
         roles = roles_of(table.schema, columns, refusals)
         yield from records_of(_checked(iter(table), roles.named()), roles, kind, refusals)
 
 
 def rows_of(frame: Any) -> list[Any]:
     """The rows of a frame, each an object."""
-    rows: list[Any] = arrow("reading a frame").RecordBatchReader.from_stream(frame).read_all().to_pylist()
+    rows: list[Any] = _stream_of(frame, Refusals("the frame")).read_all().to_pylist()
     return rows
+
+
+def _stream_of(frame: Any, refusals: Refusals) -> Any:
+    library = arrow("reading a frame")
+    try:
+        return library.RecordBatchReader.from_stream(frame)
+    except Exception as error:  # any error of the library that the frame is of
+        said = " ".join("; ".join(map(str, error.args)).split()) or type(error).__name__
+        raise refusals.fatal(
+            f"it cannot be converted to Arrow ({said}). Each column needs its own name, and values of one type."
+        ) from error
 
 
 def stream_of(items: Iterable[Item], kind: ValueKind | None, key_width: int, value_width: int) -> Any:
