@@ -190,6 +190,19 @@ def test_a_guard_declines_and_mass_is_held(tmp_path: Path) -> None:
         assert len(store.retrieve(near)) == 10
 
 
+def test_an_order_does_not_fail_over_what_is_stored(store: SoftKVDocumentStore) -> None:
+    """Numbers are compared with numbers alone, and dates with all texts, where Haystack raises an error."""
+    stored: list[Any] = ["hello", "2024-01-01", 3, True, [1], {"a": 1}, None]
+    kept = [Document(id=f"d{place}", content="x", meta={"n": one}) for place, one in enumerate(stored)]
+    store.write_documents(kept)
+    for value, greater, others in ((2, ["d2"], []), ("2024-05-01", ["d0"], ["d1"])):
+        for operator, expected in ((">", greater), ("<=", others)):
+            where = {"field": "meta.n", "operator": operator, "value": value}
+            assert [one.id for one in store.filter_documents(where)] == expected
+            with pytest.raises(HaystackFilterError):
+                document_matches_filter(where, kept[0])
+
+
 VALUES: list[Any] = [None, 0, 1, 2.5, -3, "a", "b", "2024-01-01", "2024-05-01", True]
 FIELDS = ["meta.n", "meta.t", "meta.d", "meta.deep.n", "n", "content", "meta.missing", "id"]
 
