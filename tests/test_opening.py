@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database import import_from
+from softkv.database import import_from, repair
 from softkv.database.making import made
+from softkv.doors.cluster import create
 from softkv.errors import (
     AccessRefused,
     FormatTooNew,
@@ -227,6 +228,50 @@ def test_a_missing_parent_is_refused(tmp_path: Path, mode: str) -> None:
     with pytest.raises(StoreNotFound):
         Store.open(tmp_path / "no" / "s", mode)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("inside", ["generation-000007", "index/s", "mine"])
+def test_nothing_is_made_in_a_store(tmp_path: Path, inside: str) -> None:
+    """Its writer would remove it as a leftover; what is there already is read and written, and not made anew."""
+    outer, other = closed_fruit(tmp_path / "outer"), closed_fruit(tmp_path / "other")
+    (tmp_path / "outer.softkv").symlink_to(outer)
+    softkv.open(other, "r").export(tmp_path / "fruit.jsonl")
+    create(tmp_path / "cluster", 2)
+    before, target = bytes_of(outer), tmp_path / "outer.softkv" / inside
+    for attempt in (
+        lambda: Store.open(target, "c"),
+        lambda: Store.open(target, "n"),
+        lambda: softkv.restore(other, target),
+        lambda: softkv.restore(tmp_path / "cluster", target),
+        lambda: repair(other, target),
+        lambda: repair(tmp_path / "cluster", target),
+        lambda: import_from(tmp_path / "fruit.jsonl", target),
+        lambda: create(target, 2),
+        lambda: create(tmp_path / "new", 2, [target.parent]),
+        lambda: made(target, value="number", compatibility="dot", temperature=1.0, overwrite=True).__enter__(),
+        lambda: softkv.open(other, "r").backup(target),
+    ):
+        with pytest.raises(InputError, match=r"lies in the store .*outer.* outside of it"):
+            attempt()
+    assert bytes_of(outer) == before
+    assert not (tmp_path / "new").exists()
+    shutil.copytree(other, target)
+    with Store.open(target, "r") as store:
+        assert store.check().ok
+    Store.open(target, "c").close()
+    with pytest.raises(InputError, match="lies in the store"):
+        Store.open(target, "n")
+    with Store.open(target, "r") as store:
+        assert len(store) == len(FRUIT)
+
+
+def test_a_store_is_made_beside_a_database_of_something_else(tmp_path: Path) -> None:
+    """A directory above may hold a catalog.sqlite that is not of a store."""
+    with sqlite3.connect(tmp_path / CATALOG) as other:
+        other.execute("CREATE TABLE mine (x)")
+    other.close()
+    with Store.open(tmp_path / "s", "c") as store:
+        assert store.check().ok
 
 
 def test_a_parent_that_is_a_file_is_refused(tmp_path: Path) -> None:

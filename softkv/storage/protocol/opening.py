@@ -118,6 +118,8 @@ def become_writer(directory: str, mode: str, *, force: bool, accept: Accepting |
     `accept` is given its settings, and may raise before anything in the store has changed.
     """
     vacant = is_vacant(directory)
+    if mode == "n" or (mode == "c" and vacant):
+        require_outside_of_stores(directory)  # before anything is erased
     if mode == "n" and not vacant:
         with suppress(StoreNotFound):  # another process was faster
             erase(directory, force=force)
@@ -195,7 +197,22 @@ def _parent_of(directory: str) -> str:
     parent = os.path.dirname(os.path.abspath(directory))
     if not os.path.isdir(parent):
         raise StoreNotFound(f"{parent} is not a directory, so {os.path.basename(directory)} cannot be made in it")
+    require_outside_of_stores(directory)
     return parent
+
+
+def require_outside_of_stores(directory: str) -> None:
+    """Refuse to make anything in the directory of a store, where its writer removes what it takes for leftovers."""
+    outer = os.path.dirname(os.path.abspath(directory))
+    while outer != os.path.dirname(outer):
+        catalog = os.path.join(outer, CATALOG)
+        with suppress(StoreError):  # what cannot be read has no writer
+            if os.path.lexists(catalog) and application_of(catalog) == APPLICATION:
+                raise InputError(
+                    f"{directory} lies in the store {outer}, whose writer removes what it does not know. Name a "
+                    "directory outside of it."
+                )
+        outer = os.path.dirname(outer)
 
 
 def _unborn(directory: str) -> str:
