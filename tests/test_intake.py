@@ -51,6 +51,26 @@ def test_a_dict_is_neither_a_vector_nor_a_value(tmp_path: Path, given: dict[str,
         assert (len(db), db.info().commit) == (0, 0)
 
 
+@pytest.mark.parametrize("payload", [[{"t": 1}], ({"t": 1},)])
+def test_a_list_of_one_payload_is_refused_for_a_single_item(tmp_path: Path, payload: Any) -> None:
+    """No filter by fields would find it. Other lists are payloads, and so is this one where keys are a list."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add("a", 1.0, vectors=[1.0, 2.0], payloads=[1, {"t": 1}])
+        for attempt in (
+            lambda: db.add("b", 1.0, vectors=[1.0, 2.0], payloads=payload),
+            lambda: db.add(None, 1.0, vectors=[1.0, 2.0], payloads=payload),
+            lambda: db.set_values("a", 2.0, payloads=payload),
+        ):
+            with pytest.raises(ShapeError, match="Give the object itself"):
+                attempt()
+        assert (dict(db), db.item("a").payload) == ({"a": 1.0}, [1, {"t": 1}])
+        db.set_values(["a"], [2.0], payloads=[list(payload)])
+        assert db.item("a").payload == [{"t": 1}]
+        db.set_values("a", 2.0, payloads={"t": 1})
+        assert [item.key for item in db.select({"t": 1})] == ["a"]
+        assert db.check().ok
+
+
 def test_views_of_a_dict_are_columns(tmp_path: Path) -> None:
     """Keys and values of a dict come in its order."""
     given = {"a": 1.0, "b": 2.0}

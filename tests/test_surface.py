@@ -73,6 +73,8 @@ STRANGE: Any = [
     lambda db: db.add("a", 1.0, vectors=np.zeros(5)),
     lambda db: db.add("a", 1.0, vectors=QUERIES[0], payloads={"n": float("nan")}),
     lambda db: db.add("a", 1.0, vectors=QUERIES[0], payloads={"n": {1}}),
+    lambda db: db.add("a", 1.0, vectors=QUERIES[0], payloads=[{"n": 1}]),
+    lambda db: db.set_values("item 1", 1.0, payloads=[{"n": 1}]),
     lambda db: db.add("a", 1.0, vectors=QUERIES[0], batch="\0"),
     lambda db: db.delete(["nowhere"]),
     lambda db: db.delete(),

@@ -75,6 +75,7 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
         payloads = rows_of(payloads)
     one = isinstance(keys, str) or (keys is None and (isinstance(texts, str) or _axes(vectors) == 1))
     if one:
+        _require_own_payload(payloads)
         alone = [None if x is None else [x] for x in (keys, vectors, texts, payloads)]
         return Given(alone[0], [values], alone[1], alone[2], alone[3])
     for name, column in (("keys", keys), ("values", values), ("texts", texts), ("payloads", payloads)):
@@ -84,6 +85,15 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
                 "give its key as a text."
             )
     return Given(_list(keys), _indexed(values), vectors, _list(texts), _list(payloads))
+
+
+def _require_own_payload(payload: Any) -> None:
+    """Refuse a list of one object for a single item: it would be kept as a list, which no filter by fields matches."""
+    if isinstance(payload, (list, tuple)) and len(payload) == 1 and isinstance(payload[0], dict):
+        raise ShapeError(
+            "expected the payload of a single item, got a list of one. Give the object itself; to store a list, give "
+            "lists: keys=[key], values=[value], payloads=[[{...}]]."
+        )
 
 
 def prepared(
