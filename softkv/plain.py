@@ -62,27 +62,29 @@ def soft_lookup(
         labels: The names of the codes in `values`, or how many there are.
         show: How many of the heaviest rows to name as contributors.
 
-    Tensors in, tensors out, with gradients. Sums are float64 whatever comes in; the value has the floating type of the
-    values (at least float32). Values of rows that are too light to change the answer are not read, and so not checked.
+    Tensors in, tensors out, with gradients. Sums are float64 whatever comes in, under `torch.autocast` as well; the
+    value has the floating type of the values (at least float32). Values of rows that are too light to change the answer
+    are not read, and so not checked.
     """
     library = library_of(queries, keys, values)
     keys = library.array(keys, like=queries)
     held, names = _values(library, values, keys, labels, project=heads is not None)
     asked = library.array(queries, like=keys)
     one = asked.ndim == 1
-    found = lookup(
-        _alone(queries, asked) if one else queries,
-        keys,
-        held,
-        compatibility=compatibility,
-        temperature=temperature,
-        k=k,
-        mask=mask,
-        causal=causal,
-        bias=bias,
-        heads=heads,
-        show=show,
-    )
+    with library.unrounded(keys):
+        found = lookup(
+            _alone(queries, asked) if one else queries,
+            keys,
+            held,
+            compatibility=compatibility,
+            temperature=temperature,
+            k=k,
+            mask=mask,
+            causal=causal,
+            bias=bias,
+            heads=heads,
+            show=show,
+        )
     if not isinstance(temperature, (int, float)):
         temperature = library.array(temperature, like=keys)
     answers = Answers.of(found, temperature, names, int(keys.shape[-2]), numbers=isinstance(held, Numbers))

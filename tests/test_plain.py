@@ -193,3 +193,33 @@ def test_projections_that_do_not_fit_the_values_are_refused(name: str, width: in
     heads = Heads(w_q=np.ones((2, 5, 4)), w_k=np.ones((2, 5, 4)), **{name: np.ones(shape)})
     with pytest.raises(errors.ShapeError, match=f"expected {name} of shape"):
         softkv.soft_lookup(np.eye(4), np.eye(4), np.ones((4, width)), heads=heads)
+
+
+@pytest.mark.parametrize("rounded", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("compatibility", ["scaled_dot", "gaussian", "cosine", "laplace"])
+def test_scores_are_not_rounded_under_autocast(rounded: torch.dtype, compatibility: str) -> None:
+    """Scores and values are as precise as outside of it, and gradients flow."""
+    draw = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(n, d, generator=draw) for n, d in ((4, 16), (300, 16), (300, 2)))
+    queries.requires_grad_()
+    expected = many(queries, keys, values, compatibility=compatibility, temperature=0.05)
+    with torch.autocast("cpu", dtype=rounded):
+        found = many(queries, keys, values, compatibility=compatibility, temperature=0.05)
+    assert torch.equal(found.value, expected.value)
+    assert torch.equal(found.scores, expected.scores)
+    assert torch.equal(found.log_mass, expected.log_mass)
+    gradients = [torch.autograd.grad(one.value.sum(), queries)[0] for one in (found, expected)]
+    assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("rounded", [torch.bfloat16, torch.float16])
+def test_heads_are_not_rounded_under_autocast(rounded: torch.dtype) -> None:
+    """The value has the type that it has outside of it."""
+    draw = torch.Generator().manual_seed(0)
+    queries, keys, values = (torch.randn(n, d, generator=draw) for n, d in ((4, 16), (300, 16), (300, 2)))
+    heads = Heads.random(2, query_width=16, key_width=16, value_width=2, head_width=2, seed=0)
+    expected = many(queries, keys, values, heads=heads)
+    with torch.autocast("cpu", dtype=rounded):
+        found = many(queries, keys, values, heads=heads)
+    assert found.value.dtype == expected.value.dtype
+    assert torch.equal(found.value, expected.value)

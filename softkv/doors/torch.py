@@ -352,21 +352,20 @@ class SoftKVLayer(nn.Module):
         causal: bool,
         show: int,
     ) -> Answers:
-        with torch.autocast(queries.device.type, enabled=False):  # scores are float32 at least, whatever rows are
-            answers = soft_lookup(
-                queries,
-                keys,
-                values,
-                compatibility=self.compatibility,
-                temperature=temperature,
-                k=self.k,
-                mask=mask,
-                causal=causal,
-                bias=bias,
-                heads=heads,
-                labels=self.labels,
-                show=show,
-            )
+        answers = soft_lookup(
+            queries,
+            keys,
+            values,
+            compatibility=self.compatibility,
+            temperature=temperature,
+            k=self.k,
+            mask=mask,
+            causal=causal,
+            bias=bias,
+            heads=heads,
+            labels=self.labels,
+            show=show,
+        )
         assert isinstance(answers, Answers)
         return answers
 

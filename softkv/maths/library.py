@@ -8,6 +8,7 @@ gradient, so most of this file would be needed beside it; and importing its NumP
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -81,6 +82,10 @@ class Library:
     def at_once(self, x: Array, cached: int) -> int:
         """How many numbers to hold at once where `x` lies: on a processor those that stay `cached`."""
         return cached
+
+    def unrounded(self, x: Array) -> AbstractContextManager[None]:
+        """A block in which sums where `x` lies are as precise as their numbers, also under torch's autocast."""
+        return nullcontext()
 
     def full(self, shape: Sequence[int], fill: float, *, like: Array) -> Array:
         return np.full(shape, fill, dtype=like.dtype)

@@ -6,6 +6,7 @@ Does not compute anything that NumPy would not. What "spends" an array does so o
 import functools
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import cast
 
 import numpy as np
@@ -67,6 +68,9 @@ class Torch:
 
     def at_once(self, x: Array, cached: int) -> int:
         return room(x.device) if self.is_large_device(x) else cached
+
+    def unrounded(self, x: Array) -> AbstractContextManager[None]:
+        return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
     def full(self, shape: Sequence[int], fill: float, *, like: Array) -> Array:
         return torch.full(tuple(shape), fill, dtype=like.dtype, device=like.device)
