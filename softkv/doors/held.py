@@ -32,11 +32,12 @@ from softkv.learning.temperature import typical_temperature, unit_near
 from softkv.learning.tuning import curves_of_items
 from softkv.logs import hint
 from softkv.maths.compatibility import Compatibility, compatibility_of
-from softkv.ndarrays import AnyArray, Flags, Floats
+from softkv.ndarrays import AnyArray, Flags
 from softkv.plain import soft_lookup
 
 REPEATED = 1 << 14  # most items to which integer weights are expanded
-LOST = 1e-3  # the share of the standard deviation of targets from which on it is said that rounding moves them
+LOST = 1e-3  # the share of the standard deviation of a column from which on float32 is said to move it
+CONSTANT = 1e-12  # of its largest number: a column that varies less is constant, but for rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -253,15 +254,29 @@ class TargetsRounded(UserWarning):
     """Several targets of a sample are stored in float32, which loses much of how they differ."""
 
 
-def _say_what_is_lost(targets: Floats) -> None:
-    """Warn if float32 moves targets, (n, o), by much beside their standard deviations."""
-    lost, spread = np.abs(targets - targets.astype(np.float32)).max(0, initial=0.0), targets.std(0)
-    if (lost > LOST * spread).any():
+class SamplesRounded(UserWarning):
+    """Samples are stored in float32, which loses much of how they differ."""
+
+
+def _stored(columns: AnyArray, what: str, kind: type[Warning]) -> AnyArray:
+    """Columns (n, c) as float32 keeps them, in float64; warn if that moves any by much beside its standard deviation.
+
+    Those beyond the range of float32 stay as they are: the store says what is wrong with them.
+    """
+    exact = columns.astype(np.float64)
+    with np.errstate(over="ignore"):
+        kept: AnyArray = exact.astype(np.float32).astype(np.float64)
+    if not np.isfinite(kept).all() or not kept.any():
+        return columns
+    lost, spread = np.abs(exact - kept).max(0, initial=0.0), exact.std(0)
+    much = (lost > LOST * spread) & (spread > CONSTANT * np.abs(exact).max(0, initial=0.0))
+    if much.any():
         hint(
-            f"several targets of a sample are stored in float32, which moves them by up to {lost.max():.3g} here. "
-            "Subtract their means before you fit, or leave out path=.",
-            TargetsRounded,
+            f"{what} stored in float32, which moves them by up to {lost[much].max():.3g} here. Subtract their means "
+            "before you fit, or leave out path=.",
+            kind,
         )
+    return kept
 
 
 class OnDisk:
@@ -283,11 +298,12 @@ class OnDisk:
         if items.shares is not None:
             raise NotExpressible("a store keeps no weights of samples. Leave out path=, or add items more than once.")
         values: Sequence[Any] | AnyArray = items.values
+        keys = _stored(items.keys, "features of the samples are", SamplesRounded)
         if np.ndim(values) == 2:
-            _say_what_is_lost(np.asarray(values, np.float64))
+            _stored(items.values, "several targets of a sample are", TargetsRounded)
         if items.labels is not None:
             values = [items.labels[code] for code in items.values.tolist()]
-        temperature = _tuned(items, way) if way.tunes(items) else way.temperature
+        temperature = _tuned(replace(items, keys=keys), way) if way.tunes(items) else way.temperature
         with made(
             path, value=items.kind, compatibility=way.compatibility, temperature=temperature, overwrite=overwrite
         ) as db:
