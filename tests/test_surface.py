@@ -3,7 +3,10 @@
 Every test runs with both kinds of handle. What is expected is asked of a local handle that reads the same files.
 """
 
+import copy
+import itertools
 import multiprocessing
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +18,7 @@ import pytest
 import softkv
 from softkv.database import LearnedNotCarried, LooksLikeLabels, SoftKV
 from softkv.database.intake import ColumnsDiffer
-from softkv.errors import HandleClosed, HandleForked, SoftKVError
+from softkv.errors import HandleClosed, HandleForked, InputError, SoftKVError
 from softkv.maths.heads import Heads
 
 from .databases import KINDS, filled, values_of, vectors_of
@@ -479,6 +482,15 @@ def test_a_handle_that_is_closed_says_so(numbers: SoftKV) -> None:
     numbers.close()
     with pytest.raises(HandleClosed, match="open it again"):
         numbers.lookup(QUERIES[0])
+
+
+def test_a_handle_is_neither_pickled_nor_copied(numbers: SoftKV) -> None:
+    """The error says to open the store where it is used, also for a method that is sent to another process."""
+    with numbers.snapshot() as snapshot:
+        for one, attempt in itertools.product((numbers, snapshot, [numbers.lookup]), (pickle.dumps, copy.deepcopy)):
+            with pytest.raises(InputError, match="open the store where it is used"):
+                attempt(one)
+    assert len(numbers) == 40
 
 
 def test_a_handle_does_not_survive_a_fork(numbers: SoftKV) -> None:

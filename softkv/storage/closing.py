@@ -3,7 +3,9 @@
 import sys
 from abc import ABC, abstractmethod
 from contextlib import nullcontext, suppress
-from typing import TypeVar
+from typing import NoReturn, TypeVar
+
+from softkv.errors import InputError
 
 Own = TypeVar("Own", bound="Closing")
 
@@ -22,6 +24,12 @@ class Closing(ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise InputError(
+            f"a {type(self).__name__} belongs to the process that opened it, and can be neither pickled nor copied. "
+            "Hand on its path or URL, and open the store where it is used: softkv.open(path)."
+        )
 
     def __del__(self) -> None:
         if self._closed:
