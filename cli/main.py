@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -45,6 +46,7 @@ COMMANDS = {  # with the file and the help of each: importing all files for --he
     "tune": ("learning", "Choose the temperature at which items, left out one by one, are best predicted by others."),
 }
 INTERRUPTED = 130
+UNREAD = 141  # as of a program that a closed pipe ends
 
 
 class Commands(click.Group):
@@ -56,6 +58,13 @@ class Commands(click.Group):
             return None
         file = import_module(f".{COMMANDS[cmd_name][0]}", __package__)
         return next(one for one in vars(file).values() if isinstance(one, click.Command) and one.name == cmd_name)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; click itself would end with 1 where a pipe was closed."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise click.exceptions.Exit(UNREAD) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without their files."""
@@ -79,7 +88,7 @@ def softkv(context: click.Context) -> None:
 
 
 def main() -> None:
-    """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted."""
+    """Run the command. Exit codes: 0 done, 1 refused or not ok, 2 misused, 130 interrupted, 141 no reader left."""
     # Looking for cycles in all that was imported takes a quarter of a short command, most of it at exit.
     gc.set_threshold(10_000)
     atexit.register(gc.freeze)
@@ -105,10 +114,11 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except OSError as error:  # a pipe that was closed, a disk that is full: the rest cannot be written
-        if not isinstance(error, BrokenPipeError):
-            from . import output
+        if isinstance(error, BrokenPipeError):
+            sys.exit(UNREAD)
+        from . import output
 
-            output.say(f"softkv: the output cannot be written: {error.strerror}")
+        output.say(f"softkv: the output cannot be written: {error.strerror}")
         sys.exit(1)
     finally:
         _give_up_what_cannot_be_written()

@@ -209,7 +209,7 @@ def test_a_closed_pipe_is_no_error_to_speak_of(tmp_path: Path) -> None:
         assert json.loads(process.stdout.readline())["key"] == "item 0"
         process.stdout.close()
         assert process.stderr.read() == ""
-        assert process.wait() == 1
+        assert process.wait() == 141
 
 
 @pytest.mark.parametrize("command", [["query", "a fruit", "--explain"], ["compare", "a fruit"], ["list"], ["info"]])
