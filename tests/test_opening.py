@@ -230,6 +230,21 @@ def test_a_missing_parent_is_refused(tmp_path: Path, mode: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tilde_names_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does at the start of a text, as a shell expands it; a Path, or ./~, is taken as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    for folder in ("home", "~"):
+        (tmp_path / folder).mkdir()
+    Store.open("~/s", "c").close()
+    softkv.open("~/s", "r").backup("~/backup")
+    assert softkv.restore("~/backup", "~/again").path == str(tmp_path / "home" / "again")
+    Store.open(Path("~/one"), "c").close()
+    Store.open("./~/two", "c").close()
+    assert sorted(one.name for one in (tmp_path / "home").iterdir()) == ["again", "backup", "s"]
+    assert sorted(one.name for one in (tmp_path / "~").iterdir()) == ["one", "two"]
+
+
 @pytest.mark.parametrize("inside", ["generation-000007", "index/s", "mine"])
 def test_nothing_is_made_in_a_store(tmp_path: Path, inside: str) -> None:
     """Its writer would remove it as a leftover; what is there already is read and written, and not made anew."""

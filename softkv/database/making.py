@@ -16,6 +16,7 @@ from softkv.database.aside import beside, put_back
 from softkv.database.handle import SoftKV, open_here
 from softkv.errors import StoreError, StoreExists, StoreNotFound
 from softkv.storage import Store
+from softkv.storage.protocol.opening import directory_of
 
 
 @contextmanager
@@ -23,7 +24,7 @@ def made(
     path: str | os.PathLike[str], *, value: str, compatibility: str, temperature: float | None, overwrite: bool
 ) -> Iterator[SoftKV]:
     """Fill a new store, which is at `path` when this ends without an error. What is there is erased if it may be."""
-    wanted = os.path.realpath(os.fsdecode(path))
+    wanted = directory_of(path)
     put_back(wanted)
     items = _items(wanted)
     if items and not overwrite:

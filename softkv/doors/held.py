@@ -292,7 +292,7 @@ class OnDisk:
     def of(cls, items: Items, way: Choices, path: str | os.PathLike[str], *, overwrite: bool) -> "OnDisk":
         """Make a store of these items, and let it learn what is to be learned."""
         way.require_possible(items)
-        path = os.path.abspath(os.fspath(path))  # wherever this process goes meanwhile
+        path = os.path.abspath(os.path.expanduser(path))  # wherever this process goes meanwhile
         if not isinstance(way.compatibility, str):
             raise NotExpressible("a store compares in one of the ways that have a name. Leave out path= to hold items.")
         if items.shares is not None:
@@ -315,7 +315,7 @@ class OnDisk:
     @classmethod
     def there(cls, path: str | os.PathLike[str], temperature: float | None) -> "OnDisk":
         """A store that is there already."""
-        held = cls(os.path.abspath(os.fspath(path)), temperature)
+        held = cls(os.path.abspath(os.path.expanduser(path)), temperature)
         held.kind = held.db().info().value_kind
         return held
 

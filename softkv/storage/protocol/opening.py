@@ -47,13 +47,13 @@ _LONGEST_ANCESTRY = 1 << 16
 
 
 def directory_of(path: AnyPath) -> str:
-    """The directory that a path leads to, links on the way followed."""
+    """The directory that a path leads to, links on the way followed; "~" at the start of a text is the home."""
     given = os.fsdecode(path)
     if not given:  # as from a variable that was never set; the working directory is named by "."
         raise InputError('expected the path of a store, got an empty text. The working directory is ".".')
     if "\0" in given:
         raise InputError(f"the path {shown(given)} holds a NUL character, which no path can")
-    return os.path.realpath(given)
+    return os.path.realpath(os.path.expanduser(given) if isinstance(path, str) else given)
 
 
 def connect(directory: str) -> Catalog:
