@@ -370,6 +370,30 @@ def test_vectors_have_a_radius(tmp_path: Path) -> None:
             found.interval()
 
 
+@pytest.mark.parametrize(("kind", "precision"), [("vector", 2.0**-23), ("number", 2.0**-52)])
+def test_values_that_repeat_are_held_whatever_rounds_them(tmp_path: Path, kind: str, precision: float) -> None:
+    """A value for each of ten clusters, in float64; calibration finds no distance, others find a few roundings."""
+    rng = np.random.default_rng(0)
+    middles, values = 10.0 * rng.standard_normal((10, 3)), rng.standard_normal((10, 3))
+    clusters, asked = rng.integers(0, 10, 6000), rng.integers(0, 10, 500)
+    if kind == "number":
+        values = values[:, 0]
+
+    def points(some: np.ndarray) -> np.ndarray:
+        return middles[some] + 0.1 * rng.standard_normal((len(some), 3))
+
+    with softkv.open(tmp_path / "s", compatibility="gaussian", value=kind) as db:
+        db.add(vectors=points(clusters), values=values[clusters])
+        db.tune()
+        db.guard()
+        found = db.lookup(points(asked))
+        apart = np.linalg.norm((found.value - values[asked]).reshape(500, -1), axis=1)
+        assert (apart > 0.0).mean() > 0.1
+        assert (apart <= found.radius(0.9)).mean() >= 0.9
+        size = np.linalg.norm(found.value.reshape(500, -1), axis=1)
+        assert (found.radius(0.9) <= 8.0 * precision * size).all()
+
+
 def test_texts_are_known_or_not_and_promise_no_more(tmp_path: Path) -> None:
     """Their means are right for nobody."""
     with store_of(tmp_path / "s", "text") as db:

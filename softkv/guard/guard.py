@@ -44,6 +44,7 @@ class Seen(NamedTuple):
     log_mass_error: Any  # (b,); 0 where exact, NaN where unknown
     spread_error: Any = 0.0  # (b,); 0 where exact, and where unknown
     effective_error: Any = 0.0  # (b,); 0 where exact, and where unknown
+    rounding: Any = 0.0  # (b,), how far values may be rounded, which `error` does not count
 
     def taken(self, some: Flags) -> "Seen":
         """The parts for some of the queries."""
@@ -118,13 +119,16 @@ class Guard:
         Of an estimate as far as of the exact answer, which lies within its error, with the largest width that the
         errors of what it goes by leave open. No error is stated of the spread and the effective number of answers that
         are not measured: they are taken as they are.
+
+        Rounding is added: values that repeat score exactly 0 where lookups with a mask round otherwise than others.
         """
         if self.widths is None:
             other = "labels_within()" if self.coded else "`known`"
             raise KindError(f"expected numbers or vectors as values to ask how far off they are. Ask for {other}.")
         off = seen.spread_error, seen.log_mass_error, seen.effective_error
         widths = self.widths.of(seen.spread, seen.log_mass, seen.effective, items=self.now or self.items, off=off)
-        return self._quantile(share) * widths + np.asarray(seen.error, np.float64)
+        found: Floats = self._quantile(share) * widths + np.asarray(seen.error, np.float64) + seen.rounding
+        return found
 
     def _quantile(self, share: float) -> float:
         checked_share("the probability", share)

@@ -16,6 +16,7 @@ from softkv.guard.guard import Guard, Seen
 from softkv.ndarrays import AnyArray
 
 LEVEL = 0.9  # default probability of sets and intervals
+ROUNDED = 4.0  # roundings of a value by which it may differ, alone or in a batch, with a mask or without
 # The types of results, for one answer or for many: a truth, a number, labels, and the bounds of an interval.
 KnownT = TypeVar("KnownT")
 NumberT = TypeVar("NumberT")
@@ -116,11 +117,13 @@ class Judged(Generic[KnownT, NumberT, LabelsT, BoundsT]):
 def seen_of(answers: Any) -> Seen:
     """The parts of answers that a guard depends on; a single answer becomes a batch of one."""
     one = isinstance(answers.scored, int)
-    found: dict[str, Any] = {name: getattr(answers, name) for name in Seen._fields}
+    found: dict[str, Any] = {name: getattr(answers, name) for name in Seen._fields[:-1]}  # all but `rounding`
     found = {name: x if x is None else np.asarray(x)[None] if one else np.asarray(x) for name, x in found.items()}
     exact = np.broadcast_to(np.asarray(answers.error_kind) == "exact", len(found["value"]))
     for name in ("error", "log_mass_error"):
         found[name] = np.where(exact, 0.0, np.nan if found[name] is None else found[name])
     for name in ("spread_error", "effective_error"):
         found[name] = 0.0 if found[name] is None else np.nan_to_num(found[name])
-    return Seen(**{**found, "value": found["value"].astype(np.float64)})
+    value, precision = found["value"].astype(np.float64), np.finfo(found["value"].dtype).eps
+    rounding = ROUNDED * precision * np.linalg.norm(value.reshape(len(value), -1), axis=1)
+    return Seen(**{**found, "value": value, "rounding": rounding})
