@@ -205,7 +205,7 @@ def listed_as_drawn(view: View, queries: int) -> float:
     """What a row of a whole list takes, as a share of a drawn one: enough to keep to the largest share of all rows."""
     _, each = _drawing(view, queries)
     least = worth_drawing(view, queries) / (MOST_DRAWN * view.snapshot.rows)
-    return min(1.0, max(LISTED[queries > 1] * _numbers(view) / each, least))
+    return min(1.0, max(LISTED[queries > 1] * numbers_of(view) / each, least))
 
 
 def _for_each(queries: int) -> float:
@@ -226,7 +226,7 @@ def gathers_rather(rows: int, view: View, question: Question) -> bool:
     count = len(question.queries)
     started, each = _drawing(view, count)
     compared = COPIED / count + _for_each(count)
-    return gathers(rows, view, count) and rows * _numbers(view) * compared <= started + TYPICAL * each
+    return gathers(rows, view, count) and rows * numbers_of(view) * compared <= started + TYPICAL * each
 
 
 def against_plan(
@@ -238,17 +238,23 @@ def against_plan(
     """
     index, rows = view.index, view.snapshot.rows
     assert index is not None
-    numbers = _numbers(view)
-    planned = share * (min(numbers, OUTLINED) if screened else numbers)
+    planned = share * (min(numbers_of(view), OUTLINED) if screened else numbers_of(view))
     if not drawn and measures(view, question):
         started, each = _drawing(view, len(question.queries))
         if LISTED[len(question.queries) > 1] * planned * rows > started + TYPICAL * each:
             return PLANNED
+    return MOST_READ if takes_as_long(view, planned) else None
+
+
+def takes_as_long(view: View, planned: float) -> bool:
+    """Whether reading so many numbers, for each row that is in a list, takes no less time than a scan."""
+    index, rows, numbers = view.index, view.snapshot.rows, numbers_of(view)
+    assert index is not None
     read = planned * index.known + ((rows - index.known) + COPIED * len(index.strangers)) * numbers
-    return MOST_READ if CHEAP + SCATTERED * read > rows * numbers else None
+    return CHEAP + SCATTERED * read > rows * numbers
 
 
-def _numbers(view: View) -> int:
+def numbers_of(view: View) -> int:
     """How many numbers a row has, in its key and its value."""
     return view.layout.key_width + (0 if view.layout.kind.coded else view.layout.value_width)
 

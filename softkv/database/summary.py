@@ -13,7 +13,7 @@ import numpy as np
 from softkv.asking.indexed import NONE, Written
 from softkv.asking.promised import unlike
 from softkv.asking.question import CONFIDENCE, LEARNED, TOLERANCE
-from softkv.asking.route import against_calibration, against_loose, is_cheap
+from softkv.asking.route import against_calibration, against_loose, is_cheap, numbers_of, takes_as_long
 from softkv.asking.view import View
 from softkv.database.backend import backend_name
 from softkv.database.begun import is_begun
@@ -55,6 +55,7 @@ class IndexInfo:
         told += [f"{loose:,} of them in no list"] if loose else []
         told += [f"{self.deleted:,} deleted since"] if self.deleted else []
         told += [f"lookups read {self.share:.1%}"] if self.share is not None and self.needed else []
+        told += ["lookups at its temperature scan"] if self.share is None and self.needed and not self.again else []
         told += [f"checked {self.checked}"] if self.checked else []
         told += [f"build it again: {self.again}"] if self.again else []
         told += [] if self.needed else ["not needed yet: so few are scanned in a moment"]
@@ -224,6 +225,8 @@ def _share(view: View, index: ListIndex, loose: int) -> float | None:
     plan = index.calibration.plan(view.usual_temperature, TOLERANCE, CONFIDENCE)
     items = max(1, len(view.snapshot))
     if plan is None:
+        return None
+    if index.outline is None and not is_cheap(view) and takes_as_long(view, plan.share * numbers_of(view)):
         return None
     lists = index.quick.counts / items  # as many lookups are near a list as items are in it, and read all of it
     return min(1.0, float((lists * np.maximum(lists, plan.share)).sum()) + loose / items)
