@@ -11,7 +11,7 @@ import pytest
 from softkv_cli.mixtures import mixture
 
 import softkv
-from softkv.asking import indexed
+from softkv.asking import indexed, route
 from softkv.asking.indexed import NAME
 from softkv.database import settling
 from softkv.errors import StorageFull
@@ -421,6 +421,16 @@ def test_info_says_what_share_a_lookup_reads(db: softkv.SoftKV) -> None:
     assert index.share is not None
     read = db.lookup(keys_of(50, 200)).rows_read
     assert index.share == pytest.approx(np.mean(read) / len(db), rel=0.5)
+
+
+def test_info_says_where_lists_take_as_long_as_a_scan(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where so much would be read that lookups scan, it names no share."""
+    monkeypatch.setattr(route, "SCATTERED", 1e3)
+    found, index = db.lookup(keys_of(50, 1)[0]), db.info().index
+    assert (found.route, found.reason) == ("scan", route.MOST_READ)
+    assert index is not None
+    assert index.share is None
+    assert "lookups at its temperature scan" in str(index)
 
 
 def test_info_says_of_a_list_that_has_grown_by_far_to_build_again(db: softkv.SoftKV) -> None:

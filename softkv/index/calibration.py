@@ -72,7 +72,7 @@ class Plan:
     farthest: float  # the doubt that nearly all stayed below
     surprise: float  # the largest difference between the log mass of the opened lists as estimated and as found
     nearest: float  # the lowest usual best score
-    share: float = 0.0  # the share of the rows in lists that such queries read on average, at the worse temperature
+    share: float = 0.0  # the share of the rows that such queries read on average, at the worse temperature
 
     def stops(self, doubts: Reals) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -262,8 +262,14 @@ class Calibration:
             by_doubt += tuple(_by_doubt(masses, doubts, confidence, share) for share in (MEDIAN, USUAL))
         farthest = float(quantile_of(at_stops(self.doubts), USUAL).max())
         surprise = float(at_stops(self.surprises).max())
-        share = float(np.array(LEVELS)[stops].mean(1).max())
+        share = float(self._read(self.doubts[both, self._choosing :], stops, farthest).mean(1).max())
         return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share)
+
+    def _read(self, doubts: Reals, stops: Counts, farthest: float) -> Reals:
+        """The shares of the rows that queries with such doubts, (t, c, j), read: all if none is small enough, (t, c)."""
+        later = np.arange(len(LEVELS)) - stops
+        fine = (doubts <= farthest) & (later >= 0) & (later <= FURTHER)
+        return np.where(fine.any(2), np.array(LEVELS)[fine.argmax(2)], 1.0)
 
 
 def quantile_of(x: Reals, share: float) -> Reals:
