@@ -51,6 +51,30 @@ def test_strangers_that_are_like_the_items_conflict_with_turning_few_away() -> N
     assert found.found["strangers"] < 0.2
 
 
+@pytest.mark.parametrize(("items", "count"), [(300, 100), (400, 37)])
+def test_few_strangers_that_are_far_away_seldom_refuse_a_guard(items: int, count: int) -> None:
+    """No stranger is ever known, and 88 of 100 draws make a guard that turns away as few as promised."""
+    rng, away = np.random.default_rng(38), []
+    for _ in range(100):
+        seen, strangers = seen_with(rng.standard_normal(items)), seen_with(rng.standard_normal(count) - 30.0)
+        try:
+            guard = calibrate(seen, None, strangers, Promise(0.1, 0.1, 0.95), coded=False, widths=None, items=1)
+        except InputError:
+            continue
+        away.append(NORMAL.cdf(guard.threshold))
+        assert guard.threshold > -20.0
+    assert len(away) >= 88
+    assert np.sum(np.array(away) > 0.1) <= 100 * 0.05 + 3.3 * math.sqrt(100 * 0.05 * 0.95)
+
+
+def test_a_refusal_for_want_of_points_names_no_conflict() -> None:
+    """Of strangers that are far away none is known, but 40 items are few to show that few queries are unknown."""
+    rng = np.random.default_rng(39)
+    seen, strangers = seen_with(rng.standard_normal(40)), seen_with(rng.standard_normal(100) - 30.0)
+    with pytest.raises(InputError, match=r" 0\.0% of strangers are known, but it takes more .* to show"):
+        calibrate(seen, None, strangers, Promise(0.1, 0.1, 0.95), coded=False, widths=None, items=1)
+
+
 def labels_with(evidence: np.ndarray, rng: np.random.Generator) -> tuple[Seen, np.ndarray, np.ndarray]:
     """Answers that are labels, with this evidence, what is right, and which are wrong: most where evidence is low."""
     wrong = rng.random(len(evidence)) < 0.5 / (1.0 + np.exp(2.0 * evidence))

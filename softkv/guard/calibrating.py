@@ -169,7 +169,11 @@ def _threshold(
     thresholds, choosing = np.quantile(evidence[grid], np.linspace(1.0 - SOME, STRANGE, STEPS)), risks(choose=True)
     thresholds -= lower + hair(thresholds)
     # Testing ends at the first threshold that fails, so it starts with the one that is likeliest to pass.
-    first = int(np.argmin([p_value(threshold, choosing) for threshold in thresholds.tolist()]))
+    likely = np.array([p_value(threshold, choosing) for threshold in thresholds.tolist()])
+    equal = np.flatnonzero(likely == likely.min())
+    # Where none of few strangers is known, many are equally likely. Of labels the strictest is best, since both risks
+    # rise from there. Otherwise it is the likeliest to turn too many away, and the laxest to let too many strangers in.
+    first = int(equal[0 if wrong is not None else 3 * len(equal) // 4])
     return laxest(thresholds[first:], risks(choose=False), promise.confidence)
 
 
@@ -233,8 +237,12 @@ def _why(promise: Promise, evidence: Floats, wrong: Flags | None, others: Floats
     if wrong is not None:
         return f"Of all, {wrong.mean():.1%} are wrong."
     assert others is not None
+    assert promise.strangers_at_most is not None
     known = (others >= np.quantile(evidence, promise.wrong_at_most)).mean()
-    return f"Where wrong_at_most is just kept, {known:.1%} of strangers are known, so the two conflict."
+    found = f"Where wrong_at_most is just kept, {known:.1%} of strangers are known"
+    if known <= promise.strangers_at_most:
+        return f"{found}, but it takes more items or strangers to show that both are kept."
+    return f"{found}, so the two conflict."
 
 
 def _choosing(count: int) -> Flags:
