@@ -266,7 +266,7 @@ class Calibration:
         return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share)
 
     def _read(self, doubts: Reals, stops: Counts, farthest: float) -> Reals:
-        """The shares of the rows that queries with such doubts, (t, c, j), read: all if none is small enough, (t, c)."""
+        """The shares of the rows read by queries with such doubts, (t, c, j): all if none is small enough, (t, c)."""
         later = np.arange(len(LEVELS)) - stops
         fine = (doubts <= farthest) & (later >= 0) & (later <= FURTHER)
         return np.where(fine.any(2), np.array(LEVELS)[fine.argmax(2)], 1.0)
