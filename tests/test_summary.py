@@ -125,13 +125,13 @@ def test_what_was_added_and_deleted_since_is_counted(store: Path) -> None:
 
 
 def test_an_index_that_is_needed_is_not_excused(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The line ends with the figures where lookups really use the index."""
+    """The line ends with the figures; of so few items none were rehearsed, so that lookups scan."""
     scaled(monkeypatch, cheap=10, scattered=0)
     with softkv.open(store, "r") as db:
         found = db.info().index
     assert found is not None
     assert found.needed
-    assert str(found) == "2 lists over 40 items"
+    assert str(found) == "2 lists over 40 items, lookups at its temperature scan"
 
 
 def test_an_index_that_is_damaged_says_why(store: Path) -> None:

@@ -229,7 +229,7 @@ def _share(view: View, index: ListIndex, loose: int) -> float | None:
     if index.outline is None and not is_cheap(view) and takes_as_long(view, plan.share * numbers_of(view)):
         return None
     lists = index.quick.counts / items  # as many lookups are near a list as items are in it, and read all of it
-    return min(1.0, float((lists * np.maximum(lists, plan.share)).sum()) + loose / items)
+    return min(1.0, float((lists * np.maximum(lists, plan.reads)).sum()) + loose / items)
 
 
 def _again(view: View, index: ListIndex, loose: int) -> str | None:

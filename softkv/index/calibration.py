@@ -72,7 +72,8 @@ class Plan:
     farthest: float  # the doubt that nearly all stayed below
     surprise: float  # the largest difference between the log mass of the opened lists as estimated and as found
     nearest: float  # the lowest usual best score
-    share: float = 0.0  # the share of the rows that such queries read on average, at the worse temperature
+    share: float = 0.0  # the share of the rows in lists that such queries read on average, at the worse temperature
+    reads: float = 0.0  # the same with what they read on, and all where that is not enough
 
     def stops(self, doubts: Reals) -> Counts:
         """The levels at which queries with these doubts, (..., j), stop."""
@@ -262,8 +263,9 @@ class Calibration:
             by_doubt += tuple(_by_doubt(masses, doubts, confidence, share) for share in (MEDIAN, USUAL))
         farthest = float(quantile_of(at_stops(self.doubts), USUAL).max())
         surprise = float(at_stops(self.surprises).max())
-        share = float(self._read(self.doubts[both, self._choosing :], stops, farthest).mean(1).max())
-        return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share)
+        share = float(np.array(LEVELS)[stops].mean(1).max())
+        reads = float(self._read(self.doubts[both, self._choosing :], stops, farthest).mean(1).max())
+        return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share, reads)
 
     def _read(self, doubts: Reals, stops: Counts, farthest: float) -> Reals:
         """The shares of the rows read by queries with such doubts, (t, c, j): all if none is small enough, (t, c)."""

@@ -103,7 +103,7 @@ def opened(db: Any, queries: Matrix, temperature: float, level: int | None = Non
     asking = Asking(view, view.index, question)
     # Nothing is doubted at a level of our own choice: it is how wrong it is that we want to see.
     if level is not None:
-        asking.plans = [Plan(-1.0, level, level, 0.0, 0.0, np.inf, np.inf, -np.inf)] * len(queries)
+        asking.plans = [Plan(-1.0, level, level, 0.0, ((0.0, np.inf),), np.inf, np.inf, -np.inf)] * len(queries)
     return None if None in asking.plans else asking.answers(np.arange(len(queries)))
 
 
