@@ -264,14 +264,8 @@ class Calibration:
         farthest = float(quantile_of(at_stops(self.doubts), USUAL).max())
         surprise = float(at_stops(self.surprises).max())
         share = float(np.array(LEVELS)[stops].mean(1).max())
-        reads = float(self._read(self.doubts[both, self._choosing :], stops, farthest).mean(1).max())
+        reads = float(_shares_read(self.doubts[both, self._choosing :], stops, farthest).mean(1).max())
         return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share, reads)
-
-    def _read(self, doubts: Reals, stops: Counts, farthest: float) -> Reals:
-        """The shares of the rows read by queries with such doubts, (t, c, j): all if none is small enough, (t, c)."""
-        later = np.arange(len(LEVELS)) - stops
-        fine = (doubts <= farthest) & (later >= 0) & (later <= FURTHER)
-        return np.where(fine.any(2), np.array(LEVELS)[fine.argmax(2)], 1.0)
 
 
 def quantile_of(x: Reals, share: float) -> Reals:
@@ -287,6 +281,13 @@ def quantile_of(x: Reals, share: float) -> Reals:
     low, high = ordered[..., below], ordered[..., min(below + 1, last)]
     found: Reals = low + (high - low) * (share * last - below)
     return found
+
+
+def _shares_read(doubts: Reals, stops: Counts, farthest: float) -> Reals:
+    """The shares of the rows read by queries with such doubts, (t, c, j): all if none is small enough, (t, c)."""
+    later = np.arange(len(LEVELS)) - stops
+    fine = (doubts <= farthest) & (later >= 0) & (later <= FURTHER)
+    return np.where(fine.any(2), np.array(LEVELS)[fine.argmax(2)], 1.0)
 
 
 def _by_doubt(errors: Reals, doubts: Reals, confidence: float, share: float) -> tuple[float, float]:
