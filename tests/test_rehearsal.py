@@ -46,6 +46,21 @@ def plainly(keys, values, offsets, lists, counted, query, temperature, scale):  
     return np.array(errors), np.array(masses)[:, 0]
 
 
+def rehearsed_on(lists, offsets, keys, values, counted, queries, *, whole, temperatures, scale):  # type: ignore[no-untyped-def]
+    """What is rehearsed on queries that are no items, of which any score may be the highest."""
+    return rehearsed(
+        lists,
+        offsets,
+        lambda a, b: (keys[a:b], values[a:b]),
+        counted,
+        queries,
+        np.zeros(len(queries)),
+        temperatures,
+        scale=scale,
+        whole=Whole(whole, np.ones(ITEMS, np.bool_), np.full(len(queries), -1), np.full(len(queries), np.inf)),
+    )
+
+
 @pytest.mark.parametrize("kind", ["numbers", "far from zero", "vectors", "labels", "few labels at a time"])
 def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values are of every kind, with rows that are held out, lists that are empty, and lists longer than a block."""
@@ -65,17 +80,8 @@ def test_errors_are_those_of_one_query_at_a_time(kind: str, monkeypatch: pytest.
     whole = lists
     lists = with_rows(lists, np.searchsorted(offsets, gone, side="right") - 1, keys[gone], given[gone], sign=-1.0)
     scale = float(np.sqrt(values.var(axis=0).sum()))
-    found = rehearsed(
-        lists,
-        offsets,
-        lambda a, b: (keys[a:b], given[a:b]),
-        counted,
-        queries,
-        np.zeros(len(queries)),
-        TEMPERATURES,
-        scale=scale,
-        whole=Whole(whole, np.ones(ITEMS, np.bool_), np.full(7, -1), np.full(7, np.inf)),
-    )
+    asked = lists, offsets, keys, given, counted, queries
+    found = rehearsed_on(*asked, whole=whole, temperatures=TEMPERATURES, scale=scale)
     for number, query in enumerate(queries.astype(np.float64)):
         for place, temperature in enumerate(TEMPERATURES):
             errors, masses = plainly(keys, values, offsets, lists, counted, query, temperature, scale)
@@ -92,17 +98,8 @@ def test_a_list_that_is_thought_to_weigh_too_much_does_not_hide_the_errors_of_ot
     values, queries, counted = np.tanh(keys[:, :1]), keys[[5, 40, 300]] + np.float32(0.3), np.ones(ITEMS, np.bool_)
     queries[:, -1] = 1.0
     lists, temperatures = measured(lambda a, b: (keys[a:b], values[a:b]), offsets), np.array([0.05, 0.1])
-    found = rehearsed(
-        lists,
-        offsets,
-        lambda a, b: (keys[a:b], values[a:b]),
-        counted,
-        queries,
-        np.zeros(len(queries)),
-        temperatures,
-        scale=1.0,
-        whole=Whole(lists, counted, np.full(3, -1), np.full(3, np.inf)),
-    )
+    asked = lists, offsets, keys, values, counted, queries
+    found = rehearsed_on(*asked, whole=lists, temperatures=temperatures, scale=1.0)
     for number, query in enumerate(queries.astype(np.float64)):
         for place, temperature in enumerate(temperatures):
             errors, masses = plainly(keys, values, offsets, lists, counted, query, temperature, 1.0)

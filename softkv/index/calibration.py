@@ -248,7 +248,8 @@ class Calibration:
         """A plan with its error and ranges, measured on the queries that had no part in its choice."""
         _, doubt, least, most = trial
         plan = Plan(doubt, least, most, 0.0, (), 0.0, 0.0, 0.0)
-        stops = plan.stops(self.doubts[both, self._choosing :])[..., None]
+        doubts = self.doubts[both, self._choosing :]
+        stops = plan.stops(doubts)[..., None]
 
         def at_stops(x: Reals) -> Reals:
             return np.take_along_axis(x[both, self._choosing :], stops, axis=2)[..., 0]
@@ -259,12 +260,12 @@ class Calibration:
             return None
         by_doubt: tuple[tuple[float, float], ...] = ((plainly, np.inf),)
         if self.mass_doubts.size:
-            doubts = at_stops(self.mass_doubts)
-            by_doubt += tuple(_by_doubt(masses, doubts, confidence, share) for share in (MEDIAN, USUAL))
+            of_mass = at_stops(self.mass_doubts)
+            by_doubt += tuple(_by_doubt(masses, of_mass, confidence, share) for share in (MEDIAN, USUAL))
         farthest = float(quantile_of(at_stops(self.doubts), USUAL).max())
         surprise = float(at_stops(self.surprises).max())
         share = float(np.array(LEVELS)[stops].mean(1).max())
-        reads = float(_shares_read(self.doubts[both, self._choosing :], stops, farthest).mean(1).max())
+        reads = float(_shares_read(doubts, stops, farthest).mean(1).max())
         return Plan(doubt, least, most, errors, by_doubt, farthest, surprise, self.strange, share, reads)
 
 
