@@ -613,6 +613,20 @@ def test_one_row_with_all_of_the_mass_has_a_spread(large: None, tmp_path: Path) 
         assert np.isfinite([(one.spread, one.error) for one in found]).all()
 
 
+def test_the_spread_of_numbers_with_heavy_tails(large: None, tmp_path: Path) -> None:
+    """A few rows have most of it: those that were drawn do not tell of it, but the farthest row of each list does."""
+    rng = np.random.default_rng(5)
+    keys = (rng.standard_normal((60, WIDTH))[rng.integers(0, 60, 24_000)]).astype(np.float32)
+    keys += 0.4 * rng.standard_normal(keys.shape).astype(np.float32)
+    with softkv.open(tmp_path / "s", value="number", compatibility="cosine", temperature=0.5) as db:
+        db.add(vectors=keys, values=rng.standard_t(1.5, len(keys)))
+    with_secret(tmp_path / "s", b"t" * 32)
+    with softkv.open(tmp_path / "s") as db:
+        db.build_index(lists=200, queries=keys[:100], temperatures=(0.1, 0.2))
+        queries = keys[rng.choice(len(keys), 100)] + 0.2 * rng.standard_normal((100, WIDTH)).astype(np.float32)
+        assert_kept(db, queries, 60, temperature=1.0)
+
+
 def test_masses_are_kept_where_values_would_do_with_far_fewer_rows(large: None, tmp_path: Path) -> None:
     """An outlier makes all that a few rows could do to the value small beside the tolerance, and not to the mass."""
     keys = keys_of(1, ITEMS)

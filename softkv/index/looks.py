@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from softkv.index.search import Asked, Readable, both
-from softkv.index.strata import LOWEST, Guide
+from softkv.index.strata import LOWEST, Guide, Variances
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Labels, merge
 from softkv.maths.columns import ABREAST, Columns, Pairs, VectorColumns, columns_of_labels
@@ -106,18 +106,21 @@ class Look:
         )
         return found.raised(of_mass.at_least(thought), of_mass)
 
-    def of_square(self, blend: Blend, units: Units, thought: Floats) -> Deviation | None:
+    def of_square(self, blend: Blend, units: Units, thought: Variances) -> Deviation | None:
         """How far the squared spread is off, in units of this size; None where values have none.
 
-        It is raised as the variance of the value is by what was `thought` of it, (b, 2), where rows are not corrected.
+        It is raised as the variance of the value is by what was `thought` of it where rows are not corrected. It is no
+        less than what the farthest rows of the lists add, however many were drawn: if a few rows have most of the
+        spread, those that were drawn do not tell of the others.
         """
-        if blend.square is None:
+        if blend.square is None or thought.squares is None:
             return None
         e, apart = self.weights.e, self.drawn.values.distances((blend.value - units.middle) / units.size)
         spread = blend.square / blend.mass[:, None] / units.size**2
         found = Deviation.of_column(self.draw, lambda rows: e[:, rows] * (apart[:, rows] - spread), self.told.mass)
         of_value = self.plainly().of_value
-        return found.raised(of_value.at_least(thought), of_value)
+        found = found.raised(of_value.at_least(thought.values), of_value)
+        return replace(found, variance=np.maximum(found.variance, thought.squares))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -167,10 +167,11 @@ class _Measuring:
         tail = tail_of(self.index, self.arena, asked, self.show)
         known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
         seen = self._known(known.blend, asked.added, beside)
-        thought = advice(self.index, self.population, tilt, first, known=seen, wanted=self.wanted * beside.wanted)
+        numbers, wanted = isinstance(self.arena.values, Numbers), self.wanted * beside.wanted
+        thought = advice(self.index, self.population, tilt, first, known=seen, wanted=wanted, numbers=numbers)
         nothing = np.full(len(asked.vectors), np.inf)
         plain = replace(known, blend=replace(known.blend, excess=None, square=None))
-        spread = nothing if isinstance(self.arena.values, Numbers) else None
+        spread = nothing if numbers else None
         none = np.zeros(len(nothing), np.int64)
         found = Estimate(plain, known.blend, nothing, nothing, nothing < 0, nothing, spread, none)
         everyone, linear = np.arange(len(nothing)), self._linear(asked, beside)
@@ -336,10 +337,11 @@ class _Measuring:
         error, log_mass_error = error * larger, np.where(larger > 1.0, np.log1p(off * larger), log_mass_error)
         entropy = larger * look.of_entropy(blend, plain.masses).error(self.confidence)
         effective_error = blend.effective * np.expm1(np.hypot(entropy, FLOOR * LOG_MASS))
-        spread_error, of_square = None, look.of_square(blend, self.units, plain.values)
+        spread_error, of_square = None, look.of_square(blend, self.units, plain)
         if of_square is not None and blend.spread is not None:
             spread = blend.spread[:, 0] / size
             square = larger * of_square.error(self.confidence)
-            apart = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
+            below = spread - np.sqrt(np.maximum(spread * spread - square, 0.0))
+            apart = np.maximum(below, np.sqrt(spread * spread + square) - spread)
             spread_error = np.hypot(apart, FLOOR * wanted * larger) * size
         return Estimate(look.near(self.show), blend, error * size, log_mass_error, sure, effective_error, spread_error)

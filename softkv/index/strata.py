@@ -85,6 +85,7 @@ class Variances:
 
     values: Floats
     masses: Floats
+    squares: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,7 @@ class Model:
 
     values: Strata
     masses: Strata
+    squares: Strata | None = None  # of squared distances of numbers from the answer, by the farthest of each list alone
 
     @property
     def is_sound(self) -> Flags:
@@ -101,11 +103,12 @@ class Model:
 
     def foretold(self, sizes: Sizes) -> "Variances":
         """The variances of estimates from so many rows."""
-        return Variances(self.values.variance(sizes), self.masses.variance(sizes))
+        squares = None if self.squares is None else self.squares.variance(sizes)
+        return Variances(self.values.variance(sizes), self.masses.variance(sizes), squares)
 
     def of(self, queries: Rows) -> "Model":
         """The model for some of the queries."""
-        return Model(self.values.of(queries), self.masses.of(queries))
+        return Model(self.values.of(queries), self.masses.of(queries), self.squares and self.squares.of(queries))
 
     def where(self, some: Flags, other: "Model") -> "Model":
         """The model for lists that a flag, (b, l) or (b, 1), is true of, and an `other` one for the others."""
@@ -187,9 +190,18 @@ def supposed(index: ListIndex, population: Population, tilt: Tilt) -> tuple[Floa
 
 
 def advice(
-    index: ListIndex, population: Population, tilt: Tilt, first: Counts, *, known: Elsewhere, wanted: Floats
+    index: ListIndex,
+    population: Population,
+    tilt: Tilt,
+    first: Counts,
+    *,
+    known: Elsewhere,
+    wanted: Floats,
+    numbers: bool,
 ) -> Advice:
     """Model the values and the mass of the rows of each list by its statistics; all mass counts as 1.
+
+    `numbers` is whether values are such, and have a spread.
 
     Each query always reads its `first` lists, (b, m). `known` are the sums over these, over other rows that are always
     read, and over rows elsewhere, with logits as in the lists; `wanted`, (b,), is how far a value may be off.
@@ -221,6 +233,12 @@ def advice(
 
     of_rows, all_of_it = varied * (apart + lists.scatter) + lists.scatter, np.ones(1)
     plain = model(varied, of_rows, all_of_it, all_of_it)
+    if numbers:
+        farthest, square = np.square(np.sqrt(apart) + lists.value_radii), apart + lists.scatter
+        alone = (varied + 1.0) * np.square(farthest) / np.maximum(counts, 1)
+        square -= ((masses * square).sum(1) / np.maximum(masses.sum(1), TINY))[:, None]
+        squared = Strata(drawn, squares * alone, squares * np.square(square), most, *order)
+        plain = replace(plain, squares=squared)
     bent = np.maximum(varied - variances, UNSURE * varied)  # of e^x, without its part along x
     missed = np.minimum(MISSED * variances, 1.0)
     within = np.maximum(varied * lists.scatter + bent * apart, UNSURE * of_rows)
