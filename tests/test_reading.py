@@ -277,7 +277,7 @@ def test_a_later_misfit_among_payloads_names_its_line_and_column(table: Any) -> 
 
 
 def test_a_column_called_payload_holds_json(table: Any) -> None:
-    """Where payload columns are named it does not; an empty cell is no payload, and what is no JSON is refused."""
+    """Where other columns are named it is not read; an empty cell is no payload, and what is no JSON is refused."""
     path = table('key,value,payload\na,1,"{""year"": 1999}"\nb,2,\nc,3,[1]\nd,4,{\ne,5,{"x":1e999}\n'.replace(
         '{"x":1e999}', '"{""x"":1e999}"'
     ))  # fmt: skip

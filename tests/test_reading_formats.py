@@ -95,6 +95,31 @@ def test_every_format_gives_the_same_record(table: Any, parquet: Any, arrays: An
     assert plain(record) == (2, *SAME[1:])
 
 
+@pytest.mark.parametrize("named", ["payload", "Payload"])
+def test_a_column_of_payloads_is_read_alike_whether_it_is_named_or_guessed(
+    table: Any, parquet: Any, arrays: Any, named: str
+) -> None:
+    """It holds the whole payload, which is no part of an object; an item without one has none."""
+    objects = [{"key": "a", "value": 1, named: {"m": 1}}, {"key": "b", "value": 2, named: None}]
+    packed = {"key": ["a", "b"], "value": [1, 2], named: ['{"m":1}', None]}
+    paths = [
+        table(jsonl(*objects), "films.jsonl"),
+        table(f'key,value,{named}\na,1,"{{""m"":1}}"\nb,2,\n', "films.csv"),
+        parquet(packed),
+        arrays(**{**packed, named: ['{"m":1}', ""]}),
+    ]
+    for path in paths:
+        for columns in (Columns(payload=(named,)), Columns()):
+            assert [record.payload for record in records(path, columns=columns)] == [{"m": 1}, None], path
+
+
+def test_a_column_of_payloads_beside_others_is_a_part_of_the_payload(table: Any) -> None:
+    """Several columns are one object, each under its name."""
+    path = table(jsonl({"key": "a", "value": 1, "payload": {"m": 1}, "year": 1999}), "films.jsonl")
+    (record,) = records(path, columns=Columns(payload=("payload", "year")))
+    assert record.payload == {"payload": {"m": 1}, "year": 1999}
+
+
 def test_keys_that_are_integers_become_their_decimal_text(table: Any, parquet: Any, arrays: Any) -> None:
     """Texts stay what they are; other types are no keys, and null is none."""
     objects = [{"key": key, "value": 1, "vector": [1.0]} for key in (7, "007", None, -3, 1.0, True, "", "#1", [])]
@@ -365,9 +390,9 @@ def test_parquet_decimals_are_rounded_as_other_numbers_or_refused(parquet: Any, 
         f"row 4: {rounded}",
         "row 5: the value is null; give a number, a text or a list of numbers",
     ]
-    wide = parquet({"key": [*"abcd"], "value": [1, 2, 3, 4], "payload": pyarrow.array(given)})
-    found = list(records(wide, columns=Columns(payload=("payload",))))
-    assert [one.payload for one in found] == [{"payload": int(one)} for one in given]
+    wide = parquet({"key": [*"abcd"], "value": [1, 2, 3, 4], "n": pyarrow.array(given)})
+    found = list(records(wide, columns=Columns(payload=("n",))))
+    assert [one.payload for one in found] == [{"n": int(one)} for one in given]
     halves = parquet({"key": ["a"], "value": pyarrow.array([Decimal("0.25")])})
     assert [type(one.value) for one in records(halves)] == [float]
     numbered = parquet({"key": pyarrow.array(given), "value": [1, 2, 3, 4]})

@@ -61,7 +61,7 @@ class Changes(Upkeep, MutableMapping[str, Value]):
             key: The column of a frame that holds keys,
             text: the one that is embedded in place of the key,
             value: that of values, or several for vectors,
-            payload: those to carry along, and
+            payload: those to carry along, as one object; of a column `payload`, the object that it holds; and
             vector: that of key vectors, or several of their numbers; by default they are guessed, as `load` does.
             on_conflict: What a key that is there already means: "error", "replace" or "ignore".
             batch: A name for this call, such as a UUID. Where it was written under this name before, in the last seven

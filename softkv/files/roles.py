@@ -32,6 +32,9 @@ def choose(
 ) -> Columns:
     """Give the columns their roles, or say which are missing; in a table the order of columns is used too."""
     _require(names, columns)
+    # Whole payloads are what such a column holds where it is guessed, and so where it is named, too.
+    if columns.payload and len(columns.payload) == 1 and columns.payload[0].casefold() in words["document"]:
+        columns = replace(columns, payload=None, document=columns.payload[0])
     left = [name for name in names if name not in columns.named()]
     roles = replace(columns, payload=columns.payload or ())
     for role, known in words.items():
