@@ -28,6 +28,7 @@ from softkv.errors import (
     WriterFenced,
 )
 from softkv.storage import Store, check
+from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import Connection
 from softkv.storage.catalog.tally import Tally
 from softkv.storage.disk import files, locks
@@ -569,6 +570,32 @@ def test_reopening_tells_an_uncertain_commit(tmp_path: Path, monkeypatch: pytest
     with Store.open(tmp_path / "s", "w") as store:
         assert store.commit == (2 if happened else 1)
         assert contents(store) == (without(before, "pear") if happened else before)
+        assert store.check().ok
+
+
+@pytest.mark.parametrize("happened", [False, True])
+def test_an_uncertain_removal_of_old_rows_is_told_by_the_change_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, happened: bool
+) -> None:
+    """The change is kept, and its error says so; the handle has ended, and the next writer removes the old rows."""
+    store, drop = fruit(tmp_path / "s"), Catalog.drop_generation
+    store.delete("pear")
+    expected = contents(store)
+
+    def dropped(catalog: Catalog, number: int) -> None:
+        uncertain(store, patch, happened=happened)
+        drop(catalog, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "drop_generation", dropped)
+        with pytest.raises(CommitUncertain, match=r"commit 3 is kept, but .* old rows .*I/O error"):
+            store.compact()
+        with pytest.raises(HandlePoisoned, match="commit 3 is kept"):
+            store.get("apple")
+    store.close()
+    with Store.open(tmp_path / "s", "w") as store:
+        assert (contents(store), store.commit) == (expected, 3)
+        assert [path.name for path in (tmp_path / "s").glob("generation-*")] == ["generation-000002"]
         assert store.check().ok
 
 

@@ -95,13 +95,22 @@ class Writer:
             self._calling = False
 
     def remove_retired(self) -> None:
-        """Try to remove old generations. The change is acknowledged, so after a failure the next one tries again."""
+        """Try to remove old generations. The change is acknowledged, so after a failure the next one tries again.
+
+        A commit with unknown outcome ends this handle here as well, since nothing may be written behind it.
+        """
         if not self.retired:
             return
         try:
             self.retired = not remove_retired(self.directory, self.catalog, self.committed.head)
         except CommitUncertain as error:
-            self.failure = files.without_frames(error)
+            # Not a failure that says that nothing happened: it would be taken for one of the change itself.
+            told = CommitUncertain(
+                f"{self.directory}: commit {self.committed.head.number} is kept, but when old rows were removed after "
+                f"it, SQLite reported {error.__cause__}. Open the store again for writing."
+            )
+            self.failure = files.without_frames(told)
+            raise told from error
         except StoreError:
             self.retired = True
 
@@ -360,8 +369,6 @@ class Writer:
     def _sign_off(self) -> None:
         """Remove leftovers and mark the store as closed, so that the next writer has nothing to verify."""
         self.remove_retired()
-        if self.failure is not None:
-            raise files.without_frames(self.failure)
         if self.committed.generation:
             self.committed.generation.arenas[2].sync()
         self.committed.acknowledged.put(self.lock, durably=True)
