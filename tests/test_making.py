@@ -225,6 +225,21 @@ def test_a_death_while_the_old_store_is_erased_leaves_nothing_for_long(tmp_path:
     assert names(tmp_path) == ["s"]
 
 
+@pytest.mark.parametrize("name", ["s", "l" * 200])
+def test_a_death_while_the_new_store_is_begun_leaves_nothing_for_long(tmp_path: Path, name: str) -> None:
+    """It is at no path yet, and goes when one is made there."""
+    path = tmp_path / name
+    code = (
+        "import os, sys; from softkv.storage.protocol import opening; from softkv.database.making import made;"
+        "opening._fill = lambda *_: os._exit(9);"
+        "made(sys.argv[1], value='number', compatibility='dot', temperature=0.5, overwrite=False).__enter__()"
+    )
+    assert subprocess.run([sys.executable, "-c", code, path], timeout=60, check=False).returncode == 9
+    assert len(names(tmp_path)) == 1
+    make(path)
+    assert names(tmp_path) == [name]
+
+
 def test_what_was_kept_stays_where_something_else_has_come(tmp_path: Path) -> None:
     """Nothing that was acknowledged is removed, and stores of like names are nobody's business."""
     path = tmp_path / "s"

@@ -1319,6 +1319,25 @@ def test_what_a_power_cut_left_beside_a_store_is_removed(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == [".s.new-00000005", "s"]
 
 
+def test_what_a_crash_left_of_a_store_that_was_made_in_two_steps_is_removed(tmp_path: Path) -> None:
+    """A store that is to take another's place is made beside its waiting place; those at work and others stay."""
+    whole = ["..s.new-00000001.new-00000001", "..s.made-00000002.new-00000001", "..s.kept-00000003.old-00000001"]
+    others = [
+        "..t.new-00000001.new-00000001",
+        "..s.new-1.new-00000001",
+        "..s.new-00000001",
+        "..s.new-00000004.new-00000002",
+    ]
+    for name in [*whole, *others]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "LOCK").touch()
+    (tmp_path / "..s.new-00000001.new-00000003").mkdir()  # died before it was locked
+    living = locks.lock_writer(str(tmp_path / others[-1]))
+    Store.open(tmp_path / "s", "c").close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["s", *others])
+    living.release()
+
+
 def test_whoever_finds_its_empty_directory_gone_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another that makes the store took it for what a crash had left, between two calls."""
     lock_writer, begun = locks.lock_writer, []

@@ -555,6 +555,19 @@ def test_a_repair_that_is_killed_leaves_no_store(tmp_path: Path) -> None:
     assert check(new).ok
 
 
+def test_a_repair_that_is_killed_while_it_makes_the_store_leaves_nothing_for_long(tmp_path: Path) -> None:
+    """What it leaves goes with the next one."""
+    path, new = closed_fruit(tmp_path / "old.softkv"), tmp_path / "new.softkv"
+    code = (
+        "import os, sys; from softkv.storage import repair; from softkv.storage.protocol import opening;"
+        "opening._fill = lambda *_: os._exit(9); repair(*sys.argv[1:])"
+    )
+    assert subprocess.run([sys.executable, "-c", code, path, new], timeout=60).returncode == 9
+    assert len(os.listdir(tmp_path)) == 2
+    assert repair(path, new).saved == 3
+    assert sorted(os.listdir(tmp_path)) == ["new.softkv", "old.softkv"]
+
+
 def test_a_new_store_needs_a_directory_to_be_made_in(tmp_path: Path) -> None:
     """It is named as it was given."""
     path = closed_fruit(tmp_path / "old.softkv")

@@ -38,6 +38,9 @@ def put_back(path: str) -> None:
             _remove(beside(path, "kept", token))
     for token in made:
         _remove(beside(path, "made", token))
+    folder, name = os.path.split(path)
+    with suppress(StoreError):  # whoever opens the store says what is wrong with the folder
+        remove_unborn(folder, _stem(name))
 
 
 def require_nothing_kept(path: str) -> None:
@@ -63,7 +66,6 @@ def _tokens(path: str, what: str) -> set[str]:
 def _remove(store: str) -> None:
     with suppress(StoreError):  # somebody is at work there, or it is no store yet
         Store.erase(store)
-    remove_unborn(*os.path.split(store))
 
 
 def _stem(name: str) -> str:

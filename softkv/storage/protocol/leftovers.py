@@ -47,10 +47,15 @@ def remove_retired(directory: str, catalog: Catalog, head: Head) -> bool:
 
 
 def remove_unborn(parent: str, name: str) -> None:
-    """Remove what a crash left of making or erasing the store `name`, unless another process is at work there."""
-    ours = re.compile(rf"\.{re.escape(name)}\.(new|old)-[0-9a-f]{{8}}\Z")
-    for found in filter(ours.match, files.list_directory(parent)):
-        path = os.path.join(parent, found)
+    """Remove what a crash left of making or erasing the store `name`, unless another process is at work there.
+
+    This includes what was left of a store under a name such as `.name.new-<token>`, which waits beside it to take its
+    place, and is made and erased in the same way.
+    """
+    name, token = re.escape(name), "-[0-9a-f]{8}"
+    ours = re.compile(rf"\.(?:{name}|\.{name}\.[a-z]+{token})\.(new|old){token}\Z")
+    for found in filter(None, map(ours.match, files.list_directory(parent))):
+        path = os.path.join(parent, found[0])
         if os.path.isfile(os.path.join(path, locks.LOCK)):
             try:
                 lock = locks.lock_writer(path)
@@ -58,7 +63,7 @@ def remove_unborn(parent: str, name: str) -> None:
                 continue
             files.remove_tree(path)
             lock.release()
-        elif found.startswith(f".{name}.old-") or _has_lost_lock(path):
+        elif found[1] == "old" or _has_lost_lock(path):
             files.remove_tree(path)
         else:
             # Subtle: a process that has just made it adds LOCK now, and rmdir fails, or later, and then begins anew.
