@@ -450,10 +450,10 @@ def test_of_few_shards_the_error_is_told_by_what_the_others_held(kind: str, comp
 
 
 @pytest.mark.parametrize("asked", [1, 2, 6])
-def test_batches_of_estimates_are_bounded_by_what_the_others_held(
+def test_batches_of_estimates_and_what_the_others_held_are_as_sure_as_the_estimates(
     asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each query of a batch has a stated error of its log mass, which counts as well."""
+    """Each query of a batch has a stated error of its log mass, which counts as well; a bound needs exact parts."""
     measured_always(monkeypatch)
     with far_clustered(tmp_path / "c", "number", 9000, shards=4) as db:
         db.build_index(temperatures=(0.05, 0.5))
@@ -461,7 +461,9 @@ def test_batches_of_estimates_are_bounded_by_what_the_others_held(
         whole = db.lookup(queries, tolerance=0.0, **options)
         gone(db, 1)
         found = db.lookup(queries, tolerance=0.3, **options, partial=True)
-        assert found.error_kind == "bound"
+        assert found.error_kind == found.route
+        assert set(found.routes) <= {"calibrated", "measured"}
+        assert db.lookup(queries, tolerance=0.0, **options, partial=True).error_kind == "bound"
         assert (np.abs(found.value - whole.value) <= found.error).all()
         assert (np.abs(found.log_mass - whole.log_mass) <= found.log_mass_error).all()
 

@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,10 @@ import numpy as np
 import pytest
 
 import softkv
+from softkv.asking.question import Question
 from softkv.doors.cluster.handle import Cluster, create
+from softkv.doors.cluster.merging import Sides
+from softkv.doors.cluster.missing import bounded, widened
 from softkv.errors import HandleClosed, InputError, OutOfReach, StorageFailed, StoreError
 
 from .benchmarks.missing import tried
@@ -179,6 +184,29 @@ def test_of_few_shards_nothing_is_stated(tmp_path: Path) -> None:
     lost(tmp_path / "c", 0, 2)
     with opened(tmp_path / "c", mode="r") as db, pytest.raises(OutOfReach):
         db.lookup(QUERIES, partial=True)
+
+
+@pytest.mark.parametrize(
+    ("stated", "bound", "jackknife"),
+    [
+        ("exact", "bound", "measured"),
+        ("bound", "bound", "measured"),
+        ("measured", "measured", "measured"),
+        ("calibrated", "calibrated", "calibrated"),
+        (("exact", "bound"), "bound", "measured"),
+        (("exact", "calibrated"), ("bound", "calibrated"), ("measured", "calibrated")),
+    ],
+)
+def test_an_error_is_no_surer_than_what_the_answering_shards_state(stated: Any, bound: Any, jackknife: Any) -> None:
+    """The kind of error is the least sure of those of the answers and that of what is added for the missing shards."""
+    lookup = partial(softkv.soft_lookup, QUERIES[:2], compatibility="dot", temperature=1.0)
+    parts = [
+        replace(lookup(keys, keys[:, 0]), error=np.zeros(2), error_kind=stated) for keys in np.split(vectors_of(80), 8)
+    ]
+    found = replace(Sides(tuple(parts)).merged(3), error_kind=stated)
+    question = Question(QUERIES[:2], compatibility="dot", temperature=1.0)
+    assert bounded(found, question, 0.2, []).error_kind == bound
+    assert widened(found, parts, 0.2, 0.95).error_kind == jackknife
 
 
 def test_a_shard_may_fail_while_it_answers(tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
 
 
+def no_surer(told: str | tuple[str, ...], kind: str) -> str | tuple[str, ...]:
+    """The kind of error, of all queries or of each, where an error of another kind is added to what is told."""
+    if isinstance(told, str):
+        return max(told, kind, key=KINDS.index)
+    each = tuple(max(one, kind, key=KINDS.index) for one in told)
+    return each[0] if len(set(each)) == 1 else each
+
+
 def over_all(part: Answers, queries: npt.NDArray[np.int64], count: int) -> Answers:
     """Answers to some of `count` queries as answers to all; the others get an answer by no rows."""
     places, asked, columns = np.zeros(count, np.int64), np.zeros(count, np.bool_), dict[str, Any]()

@@ -14,7 +14,7 @@ import numpy as np
 from softkv.answer import Answers
 from softkv.asking.question import Question
 from softkv.doors.cluster.hosting import Header
-from softkv.doors.cluster.merging import Sides
+from softkv.doors.cluster.merging import Sides, no_surer
 from softkv.maths.quantiles import quantile
 from softkv.ndarrays import Floats
 
@@ -29,7 +29,7 @@ def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence
     Items are shared out by hash, so shards are like each other: how far an answer moves when each is left out shows how
     far it may be from that of all (the jackknife, for a sample without replacement). If few shards make most of the
     difference, only these count as degrees of freedom (Satterthwaite): counting all of them, errors stated for 95% held
-    in 85 to 100%. With fewer than FEWEST shards no error is stated.
+    in 85 to 100%. With fewer than FEWEST shards no error is stated. It is measured, or calibrated if the answers are.
     """
     silent: dict[str, Any] = {
         "out_of_reach": np.full(len(found), missing),
@@ -47,7 +47,7 @@ def widened(found: Answers, parts: Sequence[Answers], missing: float, confidence
         **silent,
         log_mass=found.log_mass - np.log1p(-missing),
         error=found.error + _left_out(values, missing, confidence),
-        error_kind="measured",
+        error_kind=no_surer(found.error_kind, "measured"),
         log_mass_error=_stated(found) + _left_out(masses, missing, confidence),
     )
 
@@ -56,7 +56,8 @@ def bounded(found: Answers, question: Question, missing: float, last: Sequence[H
     """Answers of some shards with a bound on how far those of all may be, by the last known figures of the others.
 
     No item of the others scored higher than their longest key can, and no value lay beyond their reach: that limits
-    their mass and the distance of their mean. Mostly the bound is wide.
+    their mass and the distance of their mean. Mostly the bound is wide. Where the answers are estimates, what is stated
+    of all holds no more often than what they state.
     """
     there = [one for one in last if one.reach is not None]
     added = _log_of_sum([np.log(one.count) + _highest(question, one) for one in there], len(found))
@@ -75,7 +76,7 @@ def bounded(found: Answers, question: Question, missing: float, last: Sequence[H
         effective_error=None,
         spread_error=None,
         error=found.error + share * np.max([np.zeros(len(found)), *apart], axis=0),
-        error_kind="bound",
+        error_kind=no_surer(found.error_kind, "bound"),
         log_mass_error=np.nan_to_num(farther, nan=np.inf),
         reason=BY_LAST,
     )
