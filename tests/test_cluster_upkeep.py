@@ -204,6 +204,29 @@ def test_shards_of_a_few_items_do_without_an_index(tmp_path: Path) -> None:
             db.forecast_index()
 
 
+@pytest.mark.parametrize("opening", [opened, far_opened])
+def test_items_in_shards_without_an_index_are_told_of(opening: Callable[[Path], Cluster], tmp_path: Path) -> None:
+    """They count as items in no list beside the index of the other shards, until it is built again."""
+    create(tmp_path / "c", 3, value="number")
+    with opening(tmp_path / "c") as db:
+        homes = {f"item {n}": db._store.manifest.shard_of(f"item {n}") for n in range(300)}
+        first, *others = ([key for key, shard in homes.items() if shard == number] for number in range(3))
+        db.add(first, np.arange(len(first)), vectors=vectors_of(len(first)))
+        db.build_index(lists=2)
+        late = [*others[0][:10], *others[1][:5]]
+        db.add(late, np.arange(15), vectors=vectors_of(15, seed=3))
+        found = db.info().index
+        assert found is not None
+        assert (found.lists, found.rows, found.added, found.waiting) == (2, len(first), 15, 15)
+        assert found.again == "15 items are in shards without an index, and every lookup reads them"
+        assert "15 items added since, 15 of them in no list" in str(found)
+        found = db.build_index(lists=2).index
+        assert found is not None
+        assert (found.rows, found.added, found.again) == (len(first) + 15, 0, None)
+        db.drop_index()
+        assert db.info().index is None
+
+
 def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
     """The error tells what to do instead."""
     with clustered(tmp_path / "c", "number") as db, pytest.raises(InputError, match="Export it into one store"):

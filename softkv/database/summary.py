@@ -195,20 +195,40 @@ def index_of(view: View) -> IndexInfo | None:
     )
 
 
+def unlisted(items: int) -> IndexInfo:
+    """Items of stores without an index, beside the indexes of others: every lookup reads them all."""
+    return IndexInfo(
+        lists=0,
+        rows=0,
+        added=items,
+        strangers=0,
+        waiting=items,
+        deleted=0,
+        share=1.0,
+        again=f"{items:,} items are in shards without an index, and every lookup reads them",
+        needed=False,
+        built={},
+    )
+
+
 def together(parts: Sequence[IndexInfo]) -> IndexInfo:
     """The indexes of several stores as one: counts are added up, the rest is that of the first store that has it."""
     counts = ("rows", "added", "strangers", "waiting", "deleted")
     problem = next((one.problem for one in parts if one.problem), None)
-    shares, rows = [one.share for one in parts if one.share is not None], [one.rows for one in parts]
+    shares, items = [one.share for one in parts if one.share is not None], [_items(one) for one in parts]
     return replace(
         parts[0],
         **{name: sum(getattr(one, name) for one in parts) for name in counts},
         lists=None if problem else sum(one.lists or 0 for one in parts),
-        share=float(np.average(shares, weights=rows)) if len(shares) == len(parts) else None,
+        share=float(np.average(shares, weights=items)) if len(shares) == len(parts) else None,
         again=next((one.again for one in parts if one.again), None),
         needed=any(one.needed for one in parts),
         problem=problem,
     )
+
+
+def _items(part: IndexInfo) -> int:
+    return part.rows + part.added - part.deleted
 
 
 def _checked(view: View) -> str | None:

@@ -27,7 +27,7 @@ from softkv.database.guarding import rebased
 from softkv.database.handle import SoftKV, StoreView, name_server, open_here
 from softkv.database.indexing import rehearsed_temperatures
 from softkv.database.rehearsing import rehearsed_together
-from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together
+from softkv.database.summary import Info, index_of, proposer_of, size_of, summary, together, unlisted
 from softkv.database.training import Fit
 from softkv.doors.cluster.asking import ask_shards
 from softkv.doors.cluster.making import backup, make
@@ -245,7 +245,8 @@ class Cluster(SoftKV):
         elsewhere = [shard.path for shard in self._store.shards if os.path.dirname(shard.path) != self.path]
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
-        index = together(indexes) if indexes and len(indexes) == len(parts) else None
+        others = sum(len(view.snapshot) for view, one in zip(there, parts, strict=True) if one is None)
+        index = together([*indexes, *([unlisted(others)] if others else [])]) if indexes else None
         proposers = [proposer_of(view) for view in self._view().filled if isinstance(view, View)]
         found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
