@@ -339,6 +339,24 @@ def test_an_answer_that_rests_on_lists_nobody_opened_is_none(
         assert (kinds(db.lookup(asked)).count("calibrated") > 30) == trusted
 
 
+def test_an_answer_that_rests_on_the_highest_rows_of_closed_lists_is_none(large: None, tmp_path: Path) -> None:
+    """On a rolled sheet log masses were off by up to 7.5, as a list that nobody opened seemed to hold a near row."""
+    rng = np.random.default_rng(0)
+    angles = 1.5 * np.pi * (1 + 2 * rng.random(ITEMS))
+    sheet = np.stack([angles * np.cos(angles), 21 * rng.random(ITEMS), angles * np.sin(angles)], 1)
+    turned = sheet @ np.linalg.qr(rng.standard_normal((6, 6)))[0][:3]
+    keys = (turned + 0.05 * rng.standard_normal((ITEMS, 6))).astype(np.float32)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=keys, values=keys)
+        db.build_index(lists=200)
+        for times in (0.5, 1.0):
+            temperature = times * db.info().temperature
+            found, exact = (db.lookup(keys[:400], temperature=temperature, tolerance=one) for one in (0.01, 0))
+            estimated = np.array(kinds(found)) == "calibrated"
+            assert estimated.sum() > 380
+            assert np.abs(found.log_mass - exact.log_mass)[estimated].max() < 0.2
+
+
 def _trusting(plan: Any) -> Any:
     """The plans without a limit of how far the mass may be from what is foretold."""
 

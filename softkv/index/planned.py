@@ -34,7 +34,7 @@ from softkv.index.search import (
 from softkv.index.strata import LOG_MASS
 from softkv.maths.blas import shared
 from softkv.maths.blending import Numbers, merge
-from softkv.maths.farfield import estimated
+from softkv.maths.farfield import estimated, log_mass_of_frozen
 from softkv.maths.nearfield import Near
 from softkv.maths.quantiles import quantile
 from softkv.ndarrays import Flags, Floats, Rows
@@ -43,6 +43,7 @@ LEAST = FLOOR * LOG_MASS  # the least error of a log mass to state, as in measur
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
 AHEAD = 64  # with so many lists to read, the likeliest are read first, since they may show that the plan does not apply
 LIGHTEST = 7.0  # rows that are read may weigh e^LIGHTEST times less than others on average; else too much is expected
+GUESSED = 0.1  # frozen lists that are not opened may hold this share of the mass, more if its stated error has room
 PLANNED = 0.7  # the share of the tolerance that a plan may use up where other rows are drawn
 DRAWN = 0.1  # by chance, the error of what is drawn is larger than stated for so many times as few queries as may be
 
@@ -114,12 +115,8 @@ def calibrated(
     sure &= near.blend.peak * asked.temperatures >= nearest
     if not sure.any():
         return _refused(near)
-    far = estimated(
-        index.quick,
-        asked.tilt,
-        closed(opened.order, stops, len(index.quick.counts)),
-        squares=isinstance(arena.values, Numbers),
-    )
+    unopened = closed(opened.order, stops, len(index.quick.counts))
+    far = estimated(index.quick, asked.tilt, unopened, squares=isinstance(arena.values, Numbers))
     found_out = near.blend if nothing is None else merge(near.blend, unread)
     blend = merge(found_out, index.units.back(replace(far, peak=far.peak + asked.added)))
     # The lists that are opened are those of which most is expected.
@@ -133,6 +130,10 @@ def calibrated(
         of_value, of_mass = one.deviations(some_of(blend, np.array([number])))
         error[number] += _deviations(confidence) * of_value
         log_mass_error[number] += _deviations(confidence) * of_mass
+    # Doubts are shares of the mass that was expected. Where far less is found in the lists that were opened, what was
+    # negligible beside it may be most of the answer. Without it, the mass would be off by more than is stated.
+    guessed = np.exp(log_mass_of_frozen(asked.tilt, unopened) + asked.added - blend.log_mass)
+    sure &= guessed <= np.maximum(GUESSED, -np.expm1(-log_mass_error))
     found = Estimate(near, blend, error, log_mass_error, sure)
     if sure.any():
         found = _with_tail(index, arena, asked, found, show)

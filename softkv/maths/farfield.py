@@ -35,6 +35,7 @@ from softkv.maths.symmetric import crossed, unpacked
 from softkv.ndarrays import Flags, Floats, Reals
 
 HIGHEST = 50.0  # a list is thought to weigh at most e^HIGHEST times as much as the best row, beside which all is wrong
+FROZEN = 0.5  # with a smaller thaw, the mass of a list is that of a few rows so far out that none of them may be there
 ROUNDED = 1e-5  # bounds take everything in a list to be this much wider, for the rounding of rows in float32
 
 
@@ -117,6 +118,12 @@ def estimated(lists: Lists, tilt: Tilt, unread: Flags, *, squares: bool = False)
     total = _totals(lists, masses, _pulled(lists, tilt, masses * tilt.thaw))
     square = _squared(lists, tilt, masses, total, mass) if squares else None
     return Blend(peak.astype(np.float64), mass, total, _excess(tilt, unread, masses, peak), square)
+
+
+def log_mass_of_frozen(tilt: Tilt, unread: Flags) -> Floats:
+    """The logarithm of what `estimated` takes for the mass of those unread lists that are frozen, (b,)."""
+    peak, masses = _weighed(tilt, unread & (tilt.thaw < FROZEN))
+    return peak.astype(np.float64) + logarithm(masses.sum(1, dtype=np.float64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
