@@ -227,6 +227,26 @@ def test_items_in_shards_without_an_index_are_told_of(opening: Callable[[Path], 
         assert db.info().index is None
 
 
+@pytest.mark.parametrize("indexed", [1, 2])
+def test_a_calibration_ends_where_shards_without_an_index_hold_a_tenth(
+    indexed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items of a shard without an index have come since the lists of the others were calibrated."""
+    count_as_large(monkeypatch, rehearsed=60)
+    create(tmp_path / "c", 3, value="number")
+    with opened(tmp_path / "c") as db:
+        homes = {f"item {n}": db._store.manifest.shard_of(f"item {n}") for n in range(1500)}
+        first = [key for key, shard in homes.items() if shard < indexed]
+        late = [key for key, shard in homes.items() if shard == 2]
+        db.add(first, np.arange(len(first)), vectors=vectors_of(len(first)))
+        db.build_index(lists=4)
+        few = len(first) // 20
+        db.add(late[:few], np.arange(few), vectors=vectors_of(few, seed=3))
+        assert db._view().uncalibrated is None
+        db.add(late[few : 3 * few], np.arange(2 * few), vectors=vectors_of(2 * few, seed=4))
+        assert "hold other items by now" in str(db._view().uncalibrated)
+
+
 def test_what_a_cluster_cannot_do_it_says(tmp_path: Path) -> None:
     """The error tells what to do instead."""
     with clustered(tmp_path / "c", "number") as db, pytest.raises(InputError, match="Export it into one store"):

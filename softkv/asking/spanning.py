@@ -94,11 +94,15 @@ class Spanning(View):
         return kept.lists
 
     def _calibration(self, indexes: Sequence[ListIndex]) -> Calibration:
-        """The calibration by all these lists together, while nearly all items are the same; else an empty one."""
+        """The calibration by all these lists together, while nearly all items are the same; else an empty one.
+
+        All items of a store without an index count as added since. A single index is checked for its own changes.
+        """
+        added = sum(len(one.view.snapshot) for one in self.parts if one.view.index is None)
         if len(indexes) == 1:
-            return indexes[0].calibration
+            return indexes[0].calibration if added <= CHANGED * _made_of(indexes) else UNREHEARSED
         file = self.rehearsed
-        if file is None or sum(one.view.changes for one in self.parts) > CHANGED * _made_of(indexes):
+        if file is None or added + sum(one.view.changes for one in self.parts) > CHANGED * _made_of(indexes):
             return UNREHEARSED
         of, kept = (file.path, file.commit, *(index.calibration for index in indexes)), self.findings.rehearsed
         if kept is None or kept[0] != of:
