@@ -173,3 +173,40 @@ def test_a_draw_is_fair() -> None:
     )
     assert np.abs(drawn).max() * ASKED**0.5 < 4.5
     assert 0.8 < drawn.std() * ASKED**0.5 < 1.2
+
+
+HOURS = np.random.default_rng(13).integers(0, 24, 2000).astype(np.float32)[:, None]
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "student"])
+def test_copies_of_a_key_count_once_where_they_alone_reach_the_number_wanted(name: str) -> None:
+    """The temperature of 2,000 hours of the day is that of the 24 hours: a quarter of them contribute."""
+    found = typical_temperature(HOURS, np.ones(2000, np.bool_), name)
+    hours = np.unique(HOURS, axis=0)
+    assert found == pytest.approx(typical_temperature(hours, np.ones(24, np.bool_), name), rel=1e-6)
+    assert found is not None
+    assert effective(hours, np.ones(24, np.bool_), name, found) == pytest.approx(6, rel=0.05)
+
+
+def test_copies_of_directions_count_once_as_well() -> None:
+    """Whole numbers in two columns, compared by cosine, get no temperature at which only rounding tells them apart."""
+    keys = np.random.default_rng(14).integers(1, 6, (3000, 2)).astype(np.float32)
+    found = typical_temperature(keys, np.ones(3000, np.bool_), "cosine")
+    assert found is not None
+    assert found > 1e-4
+
+
+@pytest.mark.parametrize("copies", [5, 9])
+def test_fewer_copies_than_wanted_count_one_by_one(copies: int) -> None:
+    """Stores whose items do not reach the number wanted by copies alone keep the plain rule."""
+    keys = np.repeat(np.random.default_rng(15).standard_normal((60, 3)), copies, axis=0).astype(np.float32)
+    found = typical_temperature(keys, np.ones(len(keys), np.bool_), "gaussian")
+    assert found is not None
+    assert effective(keys, np.ones(len(keys), np.bool_), "gaussian", found) == pytest.approx(10, rel=0.15)
+
+
+def test_dead_copies_do_not_count() -> None:
+    """Hours whose items are all deleted take no part in the temperature."""
+    live = HOURS[:, 0] < 12
+    found = typical_temperature(HOURS, live, "gaussian")
+    assert found == typical_temperature(HOURS[live], np.ones(int(live.sum()), np.bool_), "gaussian")

@@ -8,7 +8,8 @@ gives about 0.05.
 The gaps between the best score and the others are counted in a histogram of logarithmic bins, so that two passes over
 the keys suffice for all temperatures; a bin is less than 0.7% wide, which limits the error of the temperature.
 
-No temperature is so low that rounding tells apart items whose scores are equal, such as cosines of one direction.
+No temperature is so low that rounding tells apart items whose scores are equal, such as cosines of one direction. Where
+items with equal keys alone reach the number wanted, as hours of the day do, each key counts once, however many have it.
 
 Does not look at the values: tuning.py chooses by how well they are predicted.
 
@@ -72,13 +73,19 @@ def typical_temperature(
     sizes, counts = gaps
     wanted = min(WANTED, max(len(rows) / 4, min(FEWEST, 1 + (len(rows) - 1) / 4)))
     low, high = np.log(sizes[1]) - 5.0, np.log(sizes[-1]) + 5.0
+    finest = _finest(best, keys) if compared.form in PRODUCTS else 0.0
+    if float(np.median(_effective(sizes, counts, max(float(np.exp(low)), finest)))) >= wanted:
+        # At the temperature found below, an item would see its copies alone, and other queries the nearest key alone.
+        distinct = _distinct(keys, rows)
+        found = typical_temperature(keys, distinct, compatibility, unit=unit) if distinct.sum() < len(rows) else None
+        if found is not None:
+            return found
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         if float(np.median(_effective(sizes, counts, float(np.exp(middle))))) < wanted:
             low = middle
         else:
             high = middle
-    finest = _finest(best, keys) if compared.form in PRODUCTS else 0.0
     return max(float(np.exp(high)), finest) * unit
 
 
@@ -126,7 +133,7 @@ def asked_of(keys: Matrix, rows: npt.NDArray[np.int64], seed: int, scored: int) 
     It is drawn by the keys, not by their positions, so that it does not depend on the order of the rows.
     """
     count = min(len(rows), max(FEWEST_ASKED, min(ASKED, scored // len(rows))))
-    width, factors = keys.shape[1], np.random.default_rng(seed).integers(0, 1 << 63, keys.shape[1], np.uint64) | 1
+    width, factors = keys.shape[1], _factors(keys.shape[1], seed)
     for columns in (np.unique(np.linspace(0, width - 1, LOOKED_AT).astype(np.int64)), np.arange(width)):
         numbers = _drawn(keys, rows, columns, factors[columns])
         order = np.argpartition(numbers, count - 1)[:count]
@@ -134,6 +141,21 @@ def asked_of(keys: Matrix, rows: npt.NDArray[np.int64], seed: int, scored: int) 
         if np.count_nonzero(numbers <= numbers[order].max()) == count:
             break
     return rows[order[np.argsort(numbers[order], kind="stable")]]
+
+
+def _distinct(keys: Matrix, rows: npt.NDArray[np.int64]) -> Flags:
+    """One of these rows for each key that they have, (n,); keys are told apart by hashes of 64 bits."""
+    # The rows of a large matrix take far longer to sort than one number each.
+    width = keys.shape[1]
+    _, first = np.unique(_drawn(keys, rows, np.arange(width), _factors(width, 0)), return_index=True)
+    found = np.zeros(len(keys), np.bool_)
+    found[rows[first]] = True
+    return found
+
+
+def _factors(width: int, seed: int) -> npt.NDArray[np.uint64]:
+    """Random odd factors, one for each column of keys."""
+    return np.random.default_rng(seed).integers(0, 1 << 63, width, np.uint64) | np.uint64(1)
 
 
 def _drawn(
