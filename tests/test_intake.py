@@ -138,6 +138,24 @@ def test_numbers_of_any_library_are_values(tmp_path: Path) -> None:
         assert db.check().ok
 
 
+@pytest.mark.parametrize("vectors", [[[1.0], [5.0], [9.0]], [[-1.0], [0.0], [9.0]], [9.0]], ids=["many", "zero", "one"])
+def test_single_numbers_are_compared_by_gaussian(tmp_path: Path, vectors: Any) -> None:
+    """Cosine would see their sign alone, and weigh all positive keys alike."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(vectors=vectors, values=[1.0, 2.0, 3.0][: len(vectors)] if len(vectors) > 1 else 3.0)
+        assert db.info().compatibility == "gaussian"
+        assert db.nearest([8.0]).value == 3.0
+        db.add(vectors=[[0.0]], values=[4.0])
+        assert db.check().ok
+
+
+def test_texts_of_width_1_are_compared_by_cosine_as_others_are(tmp_path: Path) -> None:
+    """Where a model embeds texts, its vectors are directions, however wide they are."""
+    with softkv.open(tmp_path / "s", embedder=lambda texts: np.ones((len(texts), 1))) as db:
+        db.add(["a", "b"], [1.0, 2.0])
+        assert db.info().compatibility == "cosine"
+
+
 def houses(scale: float) -> np.ndarray:
     """Rooms, and living space in some unit."""
     rng = np.random.default_rng(5)

@@ -116,7 +116,7 @@ def prepared(
     if layout is None and kind.embedded and profile.value is None:
         _hint_at_labels(what.values)
     if profile.compatibility is None:
-        profile = replace(profile, compatibility="dot" if texts is None and _has_zero(vectors) else "cosine")
+        profile = replace(profile, compatibility="cosine" if texts is not None else _comparison_of(vectors))
         if texts is None and profile.compatibility == "cosine":
             _hint_at_scales(vectors)
     if compatibility_of(profile.compatibility or "dot").with_lengths is not None:
@@ -232,9 +232,12 @@ def _hint_at_scales(vectors: Any) -> None:
         )
 
 
-def _has_zero(vectors: Any) -> bool:
+def _comparison_of(vectors: Any) -> str:
+    """How to compare bare vectors where nothing else was asked for."""
     matrix = _matrix(vectors)
-    return matrix.ndim == 2 and bool((~matrix.any(axis=1)).any())
+    if matrix.ndim == 2 and matrix.shape[1] == 1:
+        return "gaussian"  # of single numbers cosine sees the sign alone
+    return "dot" if matrix.ndim == 2 and not matrix.any(axis=1).all() else "cosine"
 
 
 def _require_directions(vectors: Any) -> None:

@@ -48,8 +48,8 @@ def open(  # noqa: A001 - softkv.open, as in dbm
             and the directory of a cluster, to have its shards held by processes of their own (docs/cluster.md).
         mode: "c" to read and write, and make it if need be; "r" to read; "w" to read and write; "n" to start it anew.
         value: What values are: "number", "vector", "label" or "text". Otherwise the first ones tell; texts are "text".
-        compatibility: How queries and keys compare. Otherwise by cosine, or by dot product for bare vectors among which
-            is a zero vector.
+        compatibility: How queries and keys compare. Otherwise by cosine; bare vectors of width 1 by gaussian, since
+            cosine sees only the sign of a number, and others among which is a zero vector by dot product.
         embedder: What turns texts into vectors: "static", the name or folder of a model, or a function. Otherwise the
             one the store was made with, or "static".
         temperature: What scores are divided by. Otherwise one is found by rule (see `info`).
