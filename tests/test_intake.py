@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import softkv
-from softkv.database.intake import ColumnsDiffer
+from softkv.database.intake import ColumnsDiffer, LooksLikeItems
 from softkv.errors import InputError, KindError, ShapeError
 
 KEYS, VECTORS = ["a", "b"], [[1.0, 2.0], [2.0, 1.0]]
@@ -154,6 +154,38 @@ def test_texts_of_width_1_are_compared_by_cosine_as_others_are(tmp_path: Path) -
     with softkv.open(tmp_path / "s", embedder=lambda texts: np.ones((len(texts), 1))) as db:
         db.add(["a", "b"], [1.0, 2.0])
         assert db.info().compatibility == "cosine"
+
+
+def test_two_columns_that_make_a_single_item_are_told_of(tmp_path: Path) -> None:
+    """They are stored as one item all the same, and only the first of a store tells."""
+    x = np.arange(5.0)
+    with softkv.open(tmp_path / "s") as db:
+        with pytest.warns(
+            LooksLikeItems, match=r"single item.*for 5 items of width 1 give vectors=x\[:, None\]"
+        ) as told:
+            db.add(vectors=x + 1, values=np.sin(x))
+        assert (len(told), len(db)) == (1, 1)
+        db.add(vectors=x + 2, values=np.cos(x))
+        assert db.check().ok
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"vectors": [1.0, 2.0, 3.0], "values": [1.0, 2.0, 3.0]},
+        {"vectors": [1.0, 2.0, 3.0], "values": [1.0, 2.0]},
+        {"vectors": [1.0, 2.0, 3.0], "values": 7.0},
+        {"vectors": [1.0], "values": [2.0]},
+        {"vectors": [[1.0, 2.0, 3.0]], "values": [[3.0, 2.0, 1.0]]},
+        {"keys": "a", "vectors": [1.0, 2.0, 3.0], "values": [3.0, 2.0, 1.0]},
+    ],
+    ids=["itself", "shorter", "number", "width 1", "list of one", "key"],
+)
+def test_nothing_is_told_of_a_single_item_that_is_meant(tmp_path: Path, given: dict[str, Any]) -> None:
+    """No warning, which would be an error here, where the arguments cannot be two columns or say that they are not."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(**given)
+        assert len(db) == 1
 
 
 def houses(scale: float) -> np.ndarray:

@@ -35,6 +35,10 @@ class ColumnsDiffer(UserWarning):
     """The columns of bare vectors differ so much in spread that some hardly count by cosine."""
 
 
+class LooksLikeItems(UserWarning):
+    """One vector and one value have equally many numbers, as the columns of many items have."""
+
+
 class LooksLikeLabels(UserWarning):
     """A few texts repeat among the values, as labels do."""
 
@@ -48,6 +52,7 @@ class Given:
     vectors: Any
     texts: list[str | None] | None
     payloads: list[Any] | None
+    bare: bool = False  # one vector without a key or a list around it
 
     @property
     def count(self) -> int:
@@ -77,7 +82,7 @@ def given(keys: Any, values: Any, vectors: Any, texts: Any, payloads: Any) -> Gi
     if one:
         _require_own_payload(payloads)
         alone = [None if x is None else [x] for x in (keys, vectors, texts, payloads)]
-        return Given(alone[0], [values], alone[1], alone[2], alone[3])
+        return Given(alone[0], [values], alone[1], alone[2], alone[3], bare=keys is None and vectors is not None)
     for name, column in (("keys", keys), ("values", values), ("texts", texts), ("payloads", payloads)):
         if column is not None and not is_column(column):
             raise ShapeError(
@@ -115,6 +120,8 @@ def prepared(
         value_vectors = vectors if told == texts else embedding.documents(told, profile.embedder, progress)
     if layout is None and kind.embedded and profile.value is None:
         _hint_at_labels(what.values)
+    if layout is None and what.bare:
+        _hint_at_columns(vectors[0], what.values[0])
     if profile.compatibility is None:
         profile = replace(profile, compatibility="cosine" if texts is not None else _comparison_of(vectors))
         if texts is None and profile.compatibility == "cosine":
@@ -210,6 +217,17 @@ def _hint_at_labels(values: Any) -> None:
             f"{len(values)} values are only {len(set(values))} different texts: if they are labels, start the store "
             "anew with value='label', and answers will be distributions over them.",
             LooksLikeLabels,
+        )
+
+
+def _hint_at_columns(vector: Any, value: Any) -> None:
+    """Warn that two columns make a single item; a vector that is its own value is a memory of that vector."""
+    key, told = _matrix(vector), _matrix(value)
+    if key.ndim == 1 and key.size > 1 and key.shape == told.shape and not np.array_equal(key, told):
+        hint(
+            f"one vector and one value of {key.size:,} numbers each make a single item. If they are columns, start the "
+            f"store anew: for {key.size:,} items of width 1 give vectors=x[:, None].",
+            LooksLikeItems,
         )
 
 

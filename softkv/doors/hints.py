@@ -10,14 +10,16 @@ from contextlib import suppress
 from typing import Any
 
 from softkv.database.carrying import LearnedNotCarried
-from softkv.database.intake import ColumnsDiffer, LooksLikeLabels
+from softkv.database.intake import ColumnsDiffer, LooksLikeItems, LooksLikeLabels
 from softkv.doors.shapes import fits
 from softkv.files.exports.delimited import TextsNotCarried
 from softkv.logs import outside
 
 HEADER = "Softkv-Hints"
 MOST, LONGEST = 4, 500  # most hints for an answer, and most characters of each
-_KINDS = {one.__name__: one for one in (ColumnsDiffer, LearnedNotCarried, LooksLikeLabels, TextsNotCarried)}
+_KINDS = {
+    one.__name__: one for one in (ColumnsDiffer, LearnedNotCarried, LooksLikeItems, LooksLikeLabels, TextsNotCarried)
+}
 
 
 def told(found: Sequence[tuple[type[Warning], str]], hidden: Callable[[str], str]) -> list[list[str]]:
