@@ -10,8 +10,8 @@ Shapes: b queries, p value width, s rows shown, h heads. Arrays are NumPy or tor
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -177,8 +177,9 @@ class Answer(Judged[bool, float, tuple[object, ...], tuple[float, float]]):
 class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]], npt.NDArray[Any]]):
     """The answers to many queries: arrays first, an `Answer` for each on demand.
 
-    Leading axes of the queries are leading axes of every array, before the (b, ...) given here. The contributors of an
-    answer are read from the store when the answer is taken, so the store has to be open; pickled answers contain them.
+    Leading axes of the queries are leading axes of every array, before the (b, ...) given here. `answers[0]` is one
+    `Answer`, and `answers[:10]` are the `Answers` to these queries, as of a list. The contributors of an answer are
+    read from the store when the answer is taken, so the store has to be open; pickled answers contain them.
     """
 
     value: Array  # (b,) numbers, (b, p) vectors, (b, labels) distributions; with heads (b, o)
@@ -228,8 +229,19 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
             some = range(start, min(start + _TOGETHER, len(self)))
             yield from map(self._answer, some, self._contributors(some))
 
-    def __getitem__(self, index: int) -> Answer:
-        return self._answer(index, self._contributors([index])[0])
+    @overload
+    def __getitem__(self, index: int) -> Answer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Answers": ...
+
+    def __getitem__(self, index: int | slice) -> "Answer | Answers":
+        if not isinstance(index, slice):
+            return self._answer(index, self._contributors([index])[0])
+        self._require_one_axis()
+        told = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "labels"}  # one set for all
+        each = {name: x[index] for name, x in told.items() if isinstance(x, tuple) or getattr(x, "ndim", False)}
+        return replace(self, **each)
 
     def _answer(self, index: int, contributors: tuple[Contributor, ...]) -> Answer:
         told = {name: _of_one(getattr(self, name), index) for name in _OF_EACH}
@@ -333,12 +345,15 @@ class Answers(Judged[npt.NDArray[Any], npt.NDArray[Any], list[tuple[object, ...]
         kept = [getattr(self, one.name) for one in fields(self) if one.name != "source"]
         return type(self), (*kept, source)
 
-    def _contributors(self, indexes: Sequence[int]) -> list[tuple[Contributor, ...]]:
-        """The contributors of some answers, read from the store together."""
+    def _require_one_axis(self) -> None:
         if self.scored.ndim != 1:
             raise ShapeError(
                 f"these answers have axes {tuple(self.scored.shape)}, so one index names no query. Index their arrays."
             )
+
+    def _contributors(self, indexes: Sequence[int]) -> list[tuple[Contributor, ...]]:
+        """The contributors of some answers, read from the store together."""
+        self._require_one_axis()
         columns = [(self.rows[one].tolist(), self.weights[one].tolist(), self.scores[one].tolist()) for one in indexes]
         found = [[one for one in zip(*column, strict=True) if one[0] >= 0] for column in columns]
         if self.source is None:
