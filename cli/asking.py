@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from softkv.errors import InputError
-from softkv.portrait import facts_of, name_of, number, value_of
+from softkv.portrait import facts_of, name_of, number, scale_of, value_of
 
 from . import comparison, evaluating, labelled, options, output, served
 from .wording import in_options
@@ -339,7 +339,7 @@ def _contributors(answer: Any) -> Any:
     table = output.new_table("weight", "", "key", "value", *(["payload"] if carried else []), whole=("",))
     for one in answer.contributors:
         value = None if isinstance(one.value, str) and one.value == one.key else one.value
-        cells = map(output.in_table, (value, one.payload) if carried else (value,))
+        cells = [output.in_table(value, scale_of(answer)), *([output.in_table(one.payload)] if carried else [])]
         table.add_row(f"{one.weight:.1%}", output.share(one.weight), name_of(one), *cells)
     return table
 

@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from typing import Any
 
-from softkv.portrait import estimate_of, name_of, number, short, value_of
+from softkv.portrait import estimate_of, name_of, number, scale_of, short, value_of
 
 from . import output
 from .wording import NUMBER
@@ -43,9 +43,10 @@ def _ways(found: Any) -> Any:
     ways = [getattr(found, way) for way in WAYS]
     heads = ("hard", f"top {found.top_k.scored}", "full soft")
     wide = max(NARROWEST, min(WIDEST, (shutil.get_terminal_size().columns - BESIDE) // len(ways)))
-    exact = "no such key" if found.exact is None else short(found.exact.value)
+    scale = scale_of(found.soft)
+    exact = "no such key" if found.exact is None else short(found.exact.value, scale)
     table = output.new_table("", "exact", *heads, whole=heads)
-    table.add_row("value", exact, *("\n".join(_wrapped(value_of(way), wide)) for way in ways))
+    table.add_row("value", exact, *("\n".join(_wrapped(value_of(way, scale), wide)) for way in ways))
     made_of = ("\n".join(_contributor(one, wide) for one in way.contributors[:SHOWN]) for way in ways)
     table.add_row("weights", "", *made_of)
     table.add_row("effective", "", *(number(way.effective) for way in ways))
@@ -78,6 +79,10 @@ def _strip(found: Any) -> Any:
     for one in found.strip:
         usual = " (usual)" if one.temperature == found.soft.temperature else ""
         weight = (f"{one.weight:.1%}", output.share(one.weight))
-        cells = (number(one.effective), output.in_table(one.value), *([estimate_of(one)] if errors else []))
+        cells = (
+            number(one.effective),
+            output.in_table(one.value, scale_of(found.soft)),
+            *([estimate_of(one)] if errors else []),
+        )
         table.add_row(number(one.temperature) + usual, *weight, *cells)
     return table

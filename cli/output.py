@@ -81,9 +81,16 @@ def print_records(records: Iterable[Printed], columns: Sequence[str], form: str 
         rows = list(records)
         filled = [name for name in columns if any(row.get(name) is not None for row in rows)]
         table = new_table(*filled)
+        scales = {name: _apart([row.get(name) for row in rows]) for name in filled}
         for row in rows:
-            table.add_row(*(in_table(row.get(name)) for name in filled))
+            table.add_row(*(in_table(row.get(name), scales[name]) for name in filled))
         show(table)
+
+
+def _apart(cells: Sequence[Any]) -> float:
+    """How far the numbers of a column lie apart."""
+    told = [cell for cell in cells if isinstance(cell, float)]
+    return max(told) - min(told) if told else 0.0
 
 
 def print_csv(records: Iterable[Printed], columns: Sequence[str], *, header: bool = True) -> None:
@@ -120,11 +127,14 @@ def share(weight: float) -> str:
     return drawn
 
 
-def in_table(value: Any) -> Any:
-    """A value as it stands in a cell of a table: never markup, however many brackets it has."""
+def in_table(value: Any, scale: float = 0.0) -> Any:
+    """A value as it stands in a cell of a table: never markup, however many brackets it has.
+
+    Numbers have the digits of differences of this scale.
+    """
     from rich.text import Text
 
-    return Text(short(json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, bool)) else value))
+    return Text(short(json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, bool)) else value, scale))
 
 
 def show(*renderables: Any) -> None:

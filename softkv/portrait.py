@@ -31,6 +31,7 @@ _TYPES |= dict.fromkeys(("log_mass_error", "effective_error", "spread_error", "l
 _TYPES |= dict.fromkeys(("out_of_reach", "familiarity", "weight", "score"), "float64")
 _TYPES |= dict.fromkeys(("scored", "rows_read", "row"), "int64") | dict.fromkeys(("is_far", "known"), "bool_")
 _TYPES |= dict.fromkeys(("error_kind", "route", "reason", "why_unknown", "key", "text", "payload"), "string")
+MARGIN = 1e-12  # of a number: what differs less is told apart by rounding alone
 LISTED, TOLD = 5, 0.01  # most labels of a distribution in a line, and the least share of one that is listed
 
 
@@ -58,8 +59,8 @@ def harmless(text: str) -> str:
     return text.translate(_SPELLED)
 
 
-def short(value: Any) -> str:
-    """A value in a few characters.
+def short(value: Any, scale: float = 0.0) -> str:
+    """A value in a few characters; numbers with the digits that differences of this scale have.
 
     >>> import numpy as np
     >>> short(1234567.891), short("word " * 40), short(np.zeros(384))
@@ -73,17 +74,23 @@ def short(value: Any) -> str:
     cells = _plain(value)
     if isinstance(cells, list):
         if len(cells) > 4:
-            return "[" + ", ".join(map(short, cells[:3])) + f", ... {len(cells)} numbers]"
-        return "[" + ", ".join(map(short, cells)) + "]"
-    return number(cells) if isinstance(cells, (int, float)) and not isinstance(cells, bool) else str(cells)
+            return f"[{', '.join(short(one, scale) for one in cells[:3])}, ... {len(cells)} numbers]"
+        return f"[{', '.join(short(one, scale) for one in cells)}]"
+    return number(cells, scale) if isinstance(cells, (int, float)) and not isinstance(cells, bool) else str(cells)
 
 
-def number(x: float) -> str:
-    """A number to four figures.
+def number(x: float, scale: float = 0.0) -> str:
+    """A number to four figures, or to as many as two digits of a difference of this scale need.
 
     >>> number(49492.86), number(0.00012345), number(3.0), number(12.5)
     ('49,493', '0.0001234', '3', '12.5')
+    >>> number(1000000.25, 0.5), number(1700000123.0, 900.0), number(49492.86, 700.0)
+    ('1,000,000.25', '1,700,000,123', '49,493')
     """
+    size = abs(x)
+    coarsest = 1.0 if 1000 <= size < 1e6 else 10.0 ** (math.floor(math.log10(size)) - 3) if 0 < size < math.inf else 0.0
+    if MARGIN * size < scale < coarsest:
+        return f"{x:,.{max(0, 1 - math.floor(math.log10(scale)))}f}"
     if 1000 <= abs(x) < 1e6:
         return f"{x:,.0f}"
     return f"{x:.4g}"
@@ -98,21 +105,37 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def value_of(answer: Answer) -> str:
-    """The value of an answer in one line."""
-    return f"not known (closest: {_said(answer)})" if answer.known is False else _said(answer)
+def scale_of(answer: Answer) -> float:
+    """How much numbers in an answer differ: by the width of its interval or radius, else as its values do; or 0."""
+    promised = answer.promised or {}
+    if "interval" in promised:
+        low, high = promised["interval"]
+        return float(high - low)
+    if "radius" in promised:
+        return float(promised["radius"])
+    if answer.spread is None:
+        return 0.0
+    values = [float(one.value) for one in answer.contributors if one.value is not None]
+    # The spread alone would be tiny where one item has nearly all weight.
+    return max(float(answer.spread), max(values, default=0.0) - min(values, default=0.0))
 
 
-def _said(answer: Answer) -> str:
+def value_of(answer: Answer, scale: float | None = None) -> str:
+    """The value of an answer in one line; its numbers with the digits of this scale, or else of its own."""
+    said = _said(answer, scale_of(answer) if scale is None else scale)
+    return f"not known (closest: {said})" if answer.known is False else said
+
+
+def _said(answer: Answer, scale: float) -> str:
     """The value with its error, or with the spread of the values."""
     if answer.labels is not None:
         return distribution(answer)
     texts = answer.texts
     if texts is not None:
         return short(texts[0].text) if texts else "(a text that was not among the rows to show)"
-    value, promised = short(answer.value), answer.promised or {}
+    value, promised = short(answer.value, scale), answer.promised or {}
     if "interval" in promised:
-        low, high = map(short, promised["interval"])
+        low, high = (short(one, scale) for one in promised["interval"])
         return f"{value}, {low} to {high} in {promised['share'] * 10:g} of 10"
     if "radius" in promised:
         return f"{value}, within {short(promised['radius'])} in {promised['share'] * 10:g} of 10"
@@ -179,10 +202,9 @@ def route_of(answer: Answer) -> str:
 def as_text(answer: Answer) -> str:
     """An answer as a few lines."""
     named = [(name_of(one), one) for one in answer.contributors]
-    wide = max((len(name) for name, _ in named), default=0)
-    lines = [
-        f"  {bar(one.weight)} {one.weight:7.1%}  {name.ljust(wide)}  {short(one.value)}".rstrip() for name, one in named
-    ]
+    wide, scale = max((len(name) for name, _ in named), default=0), scale_of(answer)
+    shown = ((f"{bar(one.weight)} {one.weight:7.1%}", name, short(one.value, scale)) for name, one in named)
+    lines = [f"  {share}  {name.ljust(wide)}  {value}".rstrip() for share, name, value in shown]
     return "\n".join([value_of(answer), *lines, facts_of(answer)])
 
 
@@ -216,7 +238,9 @@ def _cell(x: Any) -> str:
 
 def as_html(answer: Answer) -> str:
     """An answer as a table for a notebook."""
-    rows = ((name_of(one), Share(one.weight), one.score, one.value) for one in answer.contributors)
+    scale = scale_of(answer)
+    told = ((one, one.value if one.value is None else short(one.value, scale)) for one in answer.contributors)
+    rows = ((name_of(one), Share(one.weight), one.score, value) for one, value in told)
     return as_table(value_of(answer), ("key", "weight", "", "score", "value"), rows, facts_of(answer))
 
 
@@ -234,12 +258,15 @@ def answers_as_html(answers: Answers) -> str:
 
 def comparison_as_html(found: Comparison) -> str:
     """A comparison as a table for a notebook: a line for each way, and one for each temperature."""
-    exact = "no such key" if found.exact is None else short(found.exact.value)
+    scale = scale_of(found.soft)
+    exact = "no such key" if found.exact is None else short(found.exact.value, scale)
     ways = [(name, getattr(found, name)) for name in ("hard", "top_k", "soft")]
     rows: list[tuple[Any, ...]] = [("exact", "", "", exact)]
     shares = [("unknown", "") if one.mass is None else (Share(_mean(one.mass)),) for _, one in ways]
-    rows += [(name.replace("_", " "), *held, value_of(one)) for (name, one), held in zip(ways, shares, strict=True)]
-    rows += [(f"soft, T {short(one.temperature)}", Share(one.weight), one.value) for one in found.strip]
+    rows += [
+        (name.replace("_", " "), *held, value_of(one, scale)) for (name, one), held in zip(ways, shares, strict=True)
+    ]
+    rows += [(f"soft, T {short(one.temperature)}", Share(one.weight), short(one.value, scale)) for one in found.strip]
     return as_table(
         "One query, in every way", ("way", "weight", "", "answer"), rows, "At other temperatures: that of the heaviest."
     )
@@ -348,17 +375,18 @@ def comparison_as_dict(found: Comparison) -> dict[str, Any]:
 
 def comparison_as_text(found: Comparison) -> str:
     """A comparison as a few lines: one for each way, one for each temperature."""
-    exact = "no such key" if found.exact is None else short(found.exact.value)
+    scale = scale_of(found.soft)
+    exact = "no such key" if found.exact is None else short(found.exact.value, scale)
     lines = [f"exact   {exact}"]
     for name in ("hard", "top_k", "soft"):
         answer = getattr(found, name)
         share = _mean(answer.mass)
         held = "an unknown share" if share is None else f"{share:6.1%}"
         held = f"{held} of the mass, effective {short(_mean(answer.effective))}{estimate_of(answer, ', error ')}"
-        lines.append(f"{name.replace('_', ' '):7} {value_of(answer)}   ({held})")
+        lines.append(f"{name.replace('_', ' '):7} {value_of(answer, scale)}   ({held})")
     for one in found.strip:
         told = estimate_of(one, "   error ")
-        lines.append(f"  T {short(one.temperature):>9}  {bar(one.weight)}  {short(one.value)}{told}")
+        lines.append(f"  T {short(one.temperature):>9}  {bar(one.weight)}  {short(one.value, scale)}{told}")
     return "\n".join(lines)
 
 

@@ -438,3 +438,13 @@ def test_a_line_is_answered_before_the_next_is_written(rents: Path) -> None:
             assert float(process.stdout.readline()) > 0
         process.stdin.close()
     assert process.returncode == 0
+
+
+def test_a_list_shows_the_digits_in_which_values_far_from_zero_differ(tmp_path: Path) -> None:
+    """A column of numbers has the digits that its values differ in; numbers near zero have four figures as ever."""
+    with softkv.open(tmp_path / "s") as db:
+        db.add(["a", "b"], [1000000.25, 1000000.75], vectors=[[1.0, 0.0], [0.0, 1.0]])
+    assert "1,000,000.25" in ran("list", "--table", "--db", tmp_path / "s").out
+    found = ran("query", "--vector", "1,0", "--table", "--db", tmp_path / "s").out
+    assert found.count("1,000,000.25") >= 1
+    assert "1e+06" not in found

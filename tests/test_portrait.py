@@ -214,3 +214,30 @@ def test_a_closed_store_shows_its_name(tmp_path: Path) -> None:
     db = softkv.open(tmp_path / "<s>")
     db.close()
     assert "&lt;s&gt;" in db._repr_html_()
+
+
+def test_values_far_from_zero_show_the_digits_in_which_they_differ() -> None:
+    """Of a million and a little, or of seconds since 1970, four figures are the same in all values."""
+    near = (Contributor(4, 0.75, 2.0, "a", 1000000.25), Contributor(7, 0.25, 1.0, "b", 999999.75))
+    found = answer(value=1000000.125, spread=0.217, contributors=near)
+    lines = repr(found).splitlines()
+    assert lines[0] == "1,000,000.12 (values spread by 0.217)"
+    assert [line.split()[-1] for line in lines[1:3]] == ["1,000,000.25", "999,999.75"]
+    assert "1,000,000.25" in found._repr_html_()
+    cold = answer(value=1000000.25, spread=1e-8, scored=1, contributors=near[:1])
+    compared = Comparison(Exact("a", 1000000.25, None), cold, found, found, (Warmth(0.1, 1.0, 1.0, 1000000.25),))
+    assert repr(compared).count("1,000,000.25") == 3
+    assert compared._repr_html_().count("1,000,000.25") == 3
+
+
+@pytest.mark.parametrize(
+    ("x", "scale", "shown"),
+    [
+        (49492.86, 700.0, "49,493"), (12.345678, 0.5, "12.35"), (0.0, 1.0, "0"), (float("inf"), 1.0, "inf"),
+        (1e6, 1e-9, "1e+06"), (-1700000123.0, 60.0, "-1,700,000,123"), (12.345678, 0.001, "12.3457"),
+        (float("nan"), 1.0, "nan"), (1e6, float("nan"), "1e+06"),
+    ],
+)  # fmt: skip
+def test_four_figures_stay_where_they_suffice(x: float, scale: float, shown: str) -> None:
+    """More are shown only for a scale that they hide, and that is more than rounding."""
+    assert number(x, scale) == shown
