@@ -5,6 +5,7 @@ import hashlib
 import json
 import re
 import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -121,13 +122,13 @@ def test_a_page_too_large_says_how_many_items_fit(tmp_path: Path, monkeypatch: p
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
-    """A page carries the first thousand characters, and says how many there are."""
+    """A page carries the first thousand characters, says how many there are, and tells texts that begin alike apart."""
     with softkv.open(tmp_path / "s", embedder=lambda texts: [[1.0, 0.0]] * len(texts)) as db:
         db.add("k" * 1500, "word " * 800)
         db.page(tmp_path / "page.html")
     (scene,) = content_of((tmp_path / "page.html").read_text("utf-8"))["scenes"]
-    assert scene["keys"] == ["k" * 1000 + "… (500 more characters)"]
-    assert scene["values"] == ["word " * 200 + "… (3,000 more characters)"]
+    assert scene["keys"] == [f"{'k' * 1000}… (500 more characters, {zlib.crc32(b'k' * 1500):08x})"]
+    assert scene["values"] == [f"{'word ' * 200}… (3,000 more characters, {zlib.crc32(b'word ' * 800):08x})"]
 
 
 def test_large_payloads_are_cut_to_the_beginning_of_their_json(tmp_path: Path) -> None:
@@ -137,7 +138,10 @@ def test_large_payloads_are_cut_to_the_beginning_of_their_json(tmp_path: Path) -
         db.add(["small", "large"], [1, 2], payloads=[small, large], vectors=np.eye(2))
         payloads = db.scene()["payloads"]
     assert payloads[0] == small
-    assert payloads[1] == '{"note": "' + "y" * 990 + "… (99,012 more characters)"
+    assert (
+        payloads[1]
+        == '{"note": "' + "y" * 990 + f"… (99,012 more characters, {zlib.crc32(json.dumps(large).encode()):08x})"
+    )
 
 
 def test_a_server_makes_pages_of_at_most_a_hundred_queries(tmp_path: Path) -> None:

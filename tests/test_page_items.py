@@ -96,6 +96,20 @@ def test_items_without_a_key_are_found_by_their_number(browser: Any, tmp_path: P
             assert seen.page.text_content("#where-in") == told
 
 
+def test_long_texts_that_begin_alike_stay_apart(browser: Any, tmp_path: Path) -> None:
+    """A key of more than a thousand characters is found, and so is no other that begins like it."""
+    keys = [f"{'é👍k' * 500} {end}" for end in ("one", "two")]
+    with softkv.open(tmp_path / "s", embedder=lambda texts: [[1.0, len(text[-3:].strip("o"))] for text in texts]) as db:
+        db.add(keys, [f"{'word ' * 300}{end}" for end in ("one", "two")])
+        db.page(tmp_path / "page.html", queries=[keys[1], "é👍k" * 500])
+    with opened(browser, tmp_path / "page.html") as seen:
+        for query, found in (("q0", True), ("q1", False)):
+            seen.page.select_option("#query", query)
+            seen.settled()
+            exact = seen.page.inner_text("#ways tbody tr:first-child td:nth-child(2)")
+            assert ("word word" in exact, "no such key" in exact) == (found, not found)
+
+
 def test_an_empty_store_is_filled_from_the_page(browser: Any, tmp_path: Path) -> None:
     """Its first item says what values are; until then there is the form alone."""
     softkv.open(tmp_path / "nothing").close()

@@ -80,7 +80,7 @@ function showAnswer() {
   if (live) showOwn();
 }
 function exactOf(scene, asked) {
-  if (asked.text !== null) return scene.keys.indexOf(asked.text);
+  if (asked.text !== null) return scene.keys.indexOf(asked.name); // cut as keys are
   if (asked.row !== null) return asked.row;
   if (asked.vector.length !== scene.width) return -1;
   return scene.numbers.findIndex((_, row) => asked.vector.every((x, i) => x === scene.vectors[row * scene.width + i]));

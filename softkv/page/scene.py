@@ -10,6 +10,7 @@ Shapes: n items, d width of the vectors that are compared, b queries.
 
 import base64
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -208,8 +209,11 @@ def _brief(payload: Any) -> Any:
 
 
 def _cut(text: str) -> str:
-    """A text, cut after some thousand characters."""
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… ({len(text) - LONGEST:,} more characters)"
+    """A text, cut after some thousand characters; a checksum tells it from others that begin alike."""
+    if len(text) <= LONGEST:
+        return text
+    checksum = zlib.crc32(text.encode("utf-8", "replace"))
+    return f"{text[:LONGEST]}… ({len(text) - LONGEST:,} more characters, {checksum:08x})"
 
 
 def _packed(numbers: AnyArray) -> str:
