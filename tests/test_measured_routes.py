@@ -322,7 +322,12 @@ def test_variances_are_raised_to_what_lists_foretell_and_never_lowered(
     def noted(self: Any, look: Any, thought: Any, unguided: Any) -> Any:
         told, by_itself, floor = look.told, look.plainly(), measuring.FLOOR * self.wanted
         none, more = (
-            [Variances(times * one.of_value.variance, times * one.of_mass.variance) for one in (told, by_itself)]
+            [
+                Variances(
+                    times * one.of_value.variance, times * one.of_mass.variance, np.zeros_like(one.of_mass.variance)
+                )
+                for one in (told, by_itself)
+            ]
             for times in (0.0, 4.0)
         )
         plain, raised = (estimate(self, look, *given) for given in (none, more))
