@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 Array: TypeAlias = Any
+KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # kinds of errors, the surest first
 _TOGETHER = 64  # answers whose contributors are asked for at once
 _WHERE_KNOWN = ("log_mass", "mass", "log_mass_error", "effective_error", "spread_error")  # NaN where one has none
 _AS_FOUND = ("log_mass", "effective", "mass", "scored", "seen", "rows", "weights", "scores", "head_weights")

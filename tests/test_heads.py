@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 import softkv
 from softkv import errors, soft_lookup
-from softkv.asking.heads import stretches
+from softkv.asking.heads import of_least_sure, stretches
 from softkv.errors import NotExpressible, NotFinite, ShapeError
 from softkv.maths.blending import Labels, Vectors
 from softkv.maths.compatibility import bilinear
@@ -361,3 +362,15 @@ def test_what_heads_make_of_errors_is_bounded_by_their_singular_values(shape: An
     wrong = rng.normal(size=(count, 50, width))
     lengths = np.linalg.norm(heads.project(wrong), axis=1)
     assert (lengths <= np.linalg.norm(told[:, None] * np.linalg.norm(wrong, axis=2), axis=0) * 1.000001).all()
+
+
+def test_answers_of_heads_are_as_sure_as_the_least_sure_head() -> None:
+    """The kind, route and reason of each query are those of its least sure head, whatever the order of the heads."""
+    kinds = ("exact", "measured", "calibrated", "exact", "calibrated", "measured", "measured", "exact")
+    reasons = tuple(f"{number}, {kind}" for number, kind in enumerate(kinds))
+    found: Any = SimpleNamespace(error_kind=kinds, route=kinds, reason=reasons)
+    told = ("calibrated", "measured", "calibrated", "exact")
+    reasons = ("4, calibrated", "1, measured", "2, calibrated", "3, exact")
+    assert of_least_sure(found, (2, 4)) == {"error_kind": told, "route": told, "reason": reasons}
+    alike: Any = SimpleNamespace(error_kind="measured", route="measured", reason="why")
+    assert of_least_sure(alike, (2, 4)) == vars(alike)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.answer import Answers
+from softkv.answer import KINDS, Answers
 from softkv.asking.joined import OF_EACH
 from softkv.asking.question import Question
 from softkv.asking.rounding import moved_logits, rounding_of_heads
@@ -117,7 +117,7 @@ def of_all_heads(view: View, question: Question, asked: Rewritten, found: Answer
         head_weights=shares,
         error=np.linalg.norm(by_query(errors) * asked.stretches, axis=1)
         + rounding_of_heads(view, log_mass, value, question),
-        **_of_weakest(found, shape),
+        **of_least_sure(found, shape),
         rows_read=by_query(found.rows_read).max(1),
         effective_error=None if found.effective_error is None else by_query(found.effective_error),
         spread_error=None,
@@ -148,15 +148,16 @@ def _stretch(matrices: Floats) -> Floats:
     return found
 
 
-def _of_weakest(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
-    """The error kind, route and reason of each query: those of the first of its heads that is not exact."""
-    kinds = np.broadcast_to(np.array(found.error_kind, object).reshape(-1), shape[0] * shape[1]).reshape(shape)
-    weakest = (kinds != "exact").argmax(0)
+def of_least_sure(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
+    """The error kind, route and reason of each query: those of the first of its heads that are least sure."""
+    told = [found.error_kind] if isinstance(found.error_kind, str) else found.error_kind
+    kinds = np.broadcast_to([KINDS.index(kind) for kind in told], shape[0] * shape[1]).reshape(shape)
+    place = kinds.argmax(0)
 
     def of_head(told: Any) -> Any:
         if not isinstance(told, tuple):
             return told
-        return tuple(np.array(told, object).reshape(shape)[weakest, np.arange(shape[1])].tolist())
+        return tuple(np.array(told, object).reshape(shape)[place, np.arange(shape[1])].tolist())
 
     return {name: of_head(getattr(found, name)) for name in OF_EACH}
 

@@ -26,12 +26,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softkv.answer import Answers
+from softkv.answer import KINDS, Answers
 from softkv.asking.joined import OF_EACH
 from softkv.maths.sampling import Elsewhere
 from softkv.ndarrays import Flags, Floats
 
-KINDS = ("exact", "bound", "measured", "calibrated", "unknown")  # kinds of errors, the surest first
 DRAWN = KINDS.index("measured")
 DOUBLE, SINGLE = 2.0**-53, 2.0**-24  # the rounding of one operation
 NOTHING = {"rows": -1, "log_mass": -np.inf, "scores": -np.inf, "effective": 1.0}  # where no row is seen, else 0
