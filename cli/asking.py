@@ -335,11 +335,11 @@ def _readable(plain: dict[str, Any], show: int) -> dict[str, Any]:
 
 
 def _contributors(answer: Any) -> Any:
-    carried = any(one.payload is not None for one in answer.contributors)
+    carried, scale = any(one.payload is not None for one in answer.contributors), scale_of(answer)
     table = output.new_table("weight", "", "key", "value", *(["payload"] if carried else []), whole=("",))
     for one in answer.contributors:
         value = None if isinstance(one.value, str) and one.value == one.key else one.value
-        cells = [output.in_table(value, scale_of(answer)), *([output.in_table(one.payload)] if carried else [])]
+        cells = [output.in_table(value, scale), *([output.in_table(one.payload)] if carried else [])]
         table.add_row(f"{one.weight:.1%}", output.share(one.weight), name_of(one), *cells)
     return table
 

@@ -4,7 +4,7 @@ import shutil
 import textwrap
 from typing import Any
 
-from softkv.portrait import estimate_of, name_of, number, scale_of, short, value_of
+from softkv.portrait import estimate_of, exact_of, name_of, number, scale_of, value_of
 
 from . import output
 from .wording import NUMBER
@@ -44,9 +44,8 @@ def _ways(found: Any) -> Any:
     heads = ("hard", f"top {found.top_k.scored}", "full soft")
     wide = max(NARROWEST, min(WIDEST, (shutil.get_terminal_size().columns - BESIDE) // len(ways)))
     scale = scale_of(found.soft)
-    exact = "no such key" if found.exact is None else short(found.exact.value, scale)
     table = output.new_table("", "exact", *heads, whole=heads)
-    table.add_row("value", exact, *("\n".join(_wrapped(value_of(way, scale), wide)) for way in ways))
+    table.add_row("value", exact_of(found, scale), *("\n".join(_wrapped(value_of(way, scale), wide)) for way in ways))
     made_of = ("\n".join(_contributor(one, wide) for one in way.contributors[:SHOWN]) for way in ways)
     table.add_row("weights", "", *made_of)
     table.add_row("effective", "", *(number(way.effective) for way in ways))
@@ -74,15 +73,11 @@ def _wrapped(text: str, room: int, **how: Any) -> list[str]:
 
 def _strip(found: Any) -> Any:
     """The query from cold, where the best key takes all, to warm, where all count alike."""
-    errors = ("error",) if any(map(estimate_of, found.strip)) else ()
+    errors, scale = ("error",) if any(map(estimate_of, found.strip)) else (), scale_of(found.soft)
     table = output.new_table("temperature", "weight of the best", "", "effective", "value", *errors, whole=("",))
     for one in found.strip:
         usual = " (usual)" if one.temperature == found.soft.temperature else ""
         weight = (f"{one.weight:.1%}", output.share(one.weight))
-        cells = (
-            number(one.effective),
-            output.in_table(one.value, scale_of(found.soft)),
-            *([estimate_of(one)] if errors else []),
-        )
+        cells = (number(one.effective), output.in_table(one.value, scale), *([estimate_of(one)] if errors else []))
         table.add_row(number(one.temperature) + usual, *weight, *cells)
     return table

@@ -87,13 +87,11 @@ def number(x: float, scale: float = 0.0) -> str:
     >>> number(1000000.25, 0.5), number(1700000123.0, 900.0), number(49492.86, 700.0)
     ('1,000,000.25', '1,700,000,123', '49,493')
     """
-    size = abs(x)
-    coarsest = 1.0 if 1000 <= size < 1e6 else 10.0 ** (math.floor(math.log10(size)) - 3) if 0 < size < math.inf else 0.0
+    size, whole = abs(x), 1000 <= abs(x) < 1e6
+    coarsest = 1.0 if whole else 10.0 ** (math.floor(math.log10(size)) - 3) if 0 < size < math.inf else 0.0
     if MARGIN * size < scale < coarsest:
         return f"{x:,.{max(0, 1 - math.floor(math.log10(scale)))}f}"
-    if 1000 <= abs(x) < 1e6:
-        return f"{x:,.0f}"
-    return f"{x:.4g}"
+    return f"{x:,.0f}" if whole else f"{x:.4g}"
 
 
 def counted(count: int, what: str) -> str:
@@ -124,6 +122,11 @@ def value_of(answer: Answer, scale: float | None = None) -> str:
     """The value of an answer in one line; its numbers with the digits of this scale, or else of its own."""
     said = _said(answer, scale_of(answer) if scale is None else scale)
     return f"not known (closest: {said})" if answer.known is False else said
+
+
+def exact_of(found: Comparison, scale: float) -> str:
+    """The value of the key that is the query; its number with the digits of this scale."""
+    return "no such key" if found.exact is None else short(found.exact.value, scale)
 
 
 def _said(answer: Answer, scale: float) -> str:
@@ -205,7 +208,7 @@ def as_text(answer: Answer) -> str:
     wide, scale = max((len(name) for name, _ in named), default=0), scale_of(answer)
     shown = ((f"{bar(one.weight)} {one.weight:7.1%}", name, short(one.value, scale)) for name, one in named)
     lines = [f"  {share}  {name.ljust(wide)}  {value}".rstrip() for share, name, value in shown]
-    return "\n".join([value_of(answer), *lines, facts_of(answer)])
+    return "\n".join([value_of(answer, scale), *lines, facts_of(answer)])
 
 
 class Share(float):
@@ -232,16 +235,16 @@ def _cell(x: Any) -> str:
         return f"<td><div style='{track}'><div style='{wide}'></div></div></td><td>{x:.1%}</td>"
     from html import escape
 
-    side = "right" if isinstance(x, (int, float)) else "left"
-    return f"<td style='text-align:{side}'>{escape(short(x))}</td>"
+    value, scale = x if isinstance(x, tuple) else (x, 0.0)  # with the scale that its digits have to show, or alone
+    side = "right" if isinstance(value, (int, float)) else "left"
+    return f"<td style='text-align:{side}'>{escape(short(value, scale))}</td>"
 
 
 def as_html(answer: Answer) -> str:
     """An answer as a table for a notebook."""
     scale = scale_of(answer)
-    told = ((one, one.value if one.value is None else short(one.value, scale)) for one in answer.contributors)
-    rows = ((name_of(one), Share(one.weight), one.score, value) for one, value in told)
-    return as_table(value_of(answer), ("key", "weight", "", "score", "value"), rows, facts_of(answer))
+    rows = ((name_of(one), Share(one.weight), one.score, (one.value, scale)) for one in answer.contributors)
+    return as_table(value_of(answer, scale), ("key", "weight", "", "score", "value"), rows, facts_of(answer))
 
 
 def answers_as_html(answers: Answers) -> str:
@@ -258,15 +261,13 @@ def answers_as_html(answers: Answers) -> str:
 
 def comparison_as_html(found: Comparison) -> str:
     """A comparison as a table for a notebook: a line for each way, and one for each temperature."""
-    scale = scale_of(found.soft)
-    exact = "no such key" if found.exact is None else short(found.exact.value, scale)
-    ways = [(name, getattr(found, name)) for name in ("hard", "top_k", "soft")]
-    rows: list[tuple[Any, ...]] = [("exact", "", "", exact)]
+    scale, ways = scale_of(found.soft), [(name, getattr(found, name)) for name in ("hard", "top_k", "soft")]
+    rows: list[tuple[Any, ...]] = [("exact", "", "", exact_of(found, scale))]
     shares = [("unknown", "") if one.mass is None else (Share(_mean(one.mass)),) for _, one in ways]
     rows += [
         (name.replace("_", " "), *held, value_of(one, scale)) for (name, one), held in zip(ways, shares, strict=True)
     ]
-    rows += [(f"soft, T {short(one.temperature)}", Share(one.weight), short(one.value, scale)) for one in found.strip]
+    rows += [(f"soft, T {short(one.temperature)}", Share(one.weight), (one.value, scale)) for one in found.strip]
     return as_table(
         "One query, in every way", ("way", "weight", "", "answer"), rows, "At other temperatures: that of the heaviest."
     )
@@ -376,8 +377,7 @@ def comparison_as_dict(found: Comparison) -> dict[str, Any]:
 def comparison_as_text(found: Comparison) -> str:
     """A comparison as a few lines: one for each way, one for each temperature."""
     scale = scale_of(found.soft)
-    exact = "no such key" if found.exact is None else short(found.exact.value, scale)
-    lines = [f"exact   {exact}"]
+    lines = [f"exact   {exact_of(found, scale)}"]
     for name in ("hard", "top_k", "soft"):
         answer = getattr(found, name)
         share = _mean(answer.mass)

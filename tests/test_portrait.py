@@ -223,7 +223,7 @@ def test_values_far_from_zero_show_the_digits_in_which_they_differ() -> None:
     lines = repr(found).splitlines()
     assert lines[0] == "1,000,000.12 (values spread by 0.217)"
     assert [line.split()[-1] for line in lines[1:3]] == ["1,000,000.25", "999,999.75"]
-    assert "1,000,000.25" in found._repr_html_()
+    assert "text-align:right'>1,000,000.25</td>" in found._repr_html_()
     cold = answer(value=1000000.25, spread=1e-8, scored=1, contributors=near[:1])
     compared = Comparison(Exact("a", 1000000.25, None), cold, found, found, (Warmth(0.1, 1.0, 1.0, 1000000.25),))
     assert repr(compared).count("1,000,000.25") == 3

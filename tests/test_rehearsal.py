@@ -1,5 +1,7 @@
 """Rehearsals: what is measured of lists is what asking them one query and one level at a time would have measured."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from softkv.index.opening import LEVELS, closed, opening, ranked
 from softkv.index.rehearsal import Whole, rehearsed
 from softkv.maths.farfield import estimated, estimated_apart, tilted
 from softkv.maths.moments import measured, with_rows
+from softkv.maths.summaries import Lists
 from softkv.maths.symmetric import unpacked
 
 from .scales import scaled
@@ -46,7 +49,18 @@ def plainly(keys, values, offsets, lists, counted, query, temperature, scale):  
     return np.array(errors), np.array(masses)[:, 0]
 
 
-def rehearsed_on(lists, offsets, keys, values, counted, queries, *, whole, temperatures, scale):  # type: ignore[no-untyped-def]
+def rehearsed_on(
+    lists: Lists,
+    offsets: np.ndarray,
+    keys: np.ndarray,
+    values: np.ndarray,
+    counted: np.ndarray,
+    queries: np.ndarray,
+    *,
+    whole: Lists,
+    temperatures: np.ndarray,
+    scale: float,
+) -> Any:
     """What is rehearsed on queries that are no items, of which any score may be the highest."""
     return rehearsed(
         lists,

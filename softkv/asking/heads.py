@@ -150,14 +150,14 @@ def _stretch(matrices: Floats) -> Floats:
 
 def of_least_sure(found: Answers, shape: tuple[int, int]) -> dict[str, Any]:
     """The error kind, route and reason of each query: those of the first of its heads that are least sure."""
-    told = [found.error_kind] if isinstance(found.error_kind, str) else found.error_kind
-    kinds = np.broadcast_to([KINDS.index(kind) for kind in told], shape[0] * shape[1]).reshape(shape)
-    place = kinds.argmax(0)
+    stated = [found.error_kind] if isinstance(found.error_kind, str) else found.error_kind
+    doubts = np.broadcast_to([KINDS.index(kind) for kind in stated], shape[0] * shape[1])
+    weakest = doubts.reshape(shape).argmax(0)
 
     def of_head(told: Any) -> Any:
         if not isinstance(told, tuple):
             return told
-        return tuple(np.array(told, object).reshape(shape)[place, np.arange(shape[1])].tolist())
+        return tuple(np.array(told, object).reshape(shape)[weakest, np.arange(shape[1])].tolist())
 
     return {name: of_head(getattr(found, name)) for name in OF_EACH}
 

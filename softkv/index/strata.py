@@ -94,7 +94,7 @@ class Model:
 
     values: Strata
     masses: Strata
-    squares: Strata | None = None  # of squared distances of numbers from the answer, by the farthest of each list alone
+    squares: Strata | None = None  # of squared distances from the answer, where rows are numbers and not corrected
 
     @property
     def is_sound(self) -> Flags:
@@ -233,7 +233,7 @@ def advice(
 
     of_rows, all_of_it = varied * (apart + lists.scatter) + lists.scatter, np.ones(1)
     plain = model(varied, of_rows, all_of_it, all_of_it)
-    if numbers:
+    if numbers:  # by the farthest row of each list alone, and by how the means of squares differ
         farthest, square = np.square(np.sqrt(apart) + lists.value_radii), apart + lists.scatter
         alone = (varied + 1.0) * np.square(farthest) / np.maximum(counts, 1)
         square -= ((masses * square).sum(1) / np.maximum(masses.sum(1), TINY))[:, None]

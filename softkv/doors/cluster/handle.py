@@ -246,7 +246,9 @@ class Cluster(SoftKV):
         found = summary(self._view(), self.path)
         indexes = [one for one in parts if one is not None]
         others = sum(len(view.snapshot) for view, one in zip(there, parts, strict=True) if one is None)
-        index = together([*indexes, *([unlisted(others)] if others else [])]) if indexes else None
+        if indexes and others:
+            indexes.append(unlisted(others))
+        index = together(indexes) if indexes else None
         proposers = [proposer_of(view) for view in self._view().filled if isinstance(view, View)]
         found = replace(found, proposer=next(filter(None, proposers), None))
         return replace(found, index=index, bytes_on_disk=found.bytes_on_disk + sum(map(size_of, elsewhere)))
