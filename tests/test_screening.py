@@ -392,7 +392,7 @@ def test_late_rows_without_an_outline_are_drawn_by_their_lists(
     path: Path, screens: list[screening.Screened | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows that an earlier version has noted have none."""
-    monkeypatch.setattr("softkv.asking.indexed.outlined_in", lambda _: None)
+    monkeypatch.setattr("softkv.asking.indexed.whole_of", lambda *_: None)
     with softkv.open(path, "r") as db:
         assert index_of(db).late is None
         options = {"temperature": db._view().usual_temperature, "tolerance": 0.05}

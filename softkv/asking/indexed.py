@@ -17,10 +17,11 @@ import numpy as np
 from softkv.asking.learned import read
 from softkv.asking.profile import Profile
 from softkv.errors import FormatTooNew, IndexDamaged
-from softkv.index.late import LARGEST, Change, Homes, Past, following, outlined_in
+from softkv.index.late import LARGEST, Change, Homes, Past, following, whole_of
 from softkv.index.lists import ListIndex
 from softkv.index.outline import Outline
 from softkv.index.shuffling import heads_first
+from softkv.index.signs import PlacedKeys
 from softkv.logs import log_of
 from softkv.maths.blas import at_most
 from softkv.maths.drawing import drawer
@@ -200,14 +201,18 @@ class Followed:
         noted = np.sort(np.concatenate([np.empty(0, np.int64), *(change.dead for change in self._changes)]))
         self._noted = noted[np.diff(noted, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
         # With the rows that joined its lists, by statistics as they were measured.
-        self.joined = replace(base, joined=owners, late=self._late(len(owners)))
+        late, signs = self._late(len(owners)), base.signs
+        if signs is not None:
+            words = whole_of([one.signs for one in self._changes], len(owners))
+            signs = signs.with_late(None if words is None else words[0])
+        self.joined = replace(base, joined=owners, late=late, signs=signs)
         self._index: tuple[Rows, ListIndex] | None = None  # the same without these rows
         self._bounding: tuple[Rows, ListIndex] = np.empty(0, np.int64), base
 
     def _late(self, count: int) -> Outline | None:
         """The outline of so many rows behind the lists, where that of each is known."""
-        found = outlined_in(self._changes)
-        if self.base.outline is None or found is None or len(found[1]) != count:
+        found = whole_of([one.outlined for one in self._changes], count)
+        if self.base.outline is None or found is None:
             return None
         return replace(self.base.outline, codes=found[0], rests=found[1])
 
@@ -259,7 +264,8 @@ class Followed:
         )
         if outline is not None and self.base.outline is not None:
             outline = replace(outline, reach=self.base.outline.reach)
-        return order, replace(index, heads=heads, outline=outline)
+        signs = self.base.signs and self.base.signs.anew(placed_by(index.form, snapshot, order), index.rows)
+        return order, replace(index, heads=heads, outline=outline, signs=signs)
 
     def next(self, snapshot: Snapshot, homes: Homes, most: int) -> Change:
         """The change for the next rows, at most `most` of them, and for deleted rows."""
@@ -273,13 +279,15 @@ class Followed:
         there, gone = found >= 0, np.concatenate([dead, rows[~live]])
         arrived = Drift.of(self.base.lists, found[there].astype(np.int64), keys[there], values[there])
         drift = summed([arrived, self._left(snapshot, dead)])
-        numbers, outlined = (self.past.file, self.past.number, first, self.past.gone + len(gone)), None
+        numbers, outlined, signs = (self.past.file, self.past.number, first, self.past.gone + len(gone)), None, None
         if self.base.outline is not None:
             outlined = self.base.outline.nothing(len(owners))
             some = self.base.outline.coded(keys[there], found[there].astype(np.int64), self.base.lists)
             for whole, part in zip(outlined, some, strict=True):
                 whole[come[there] - first] = part
-        return Change(*numbers, owners, gone, drift, outlined)
+        if self.base.signs is not None:
+            signs = (self.base.signs.coded(self.base.form.placed(snapshot.vectors(rows))),)
+        return Change(*numbers, owners, gone, drift, outlined, signs)
 
     @cached_property
     def _drift(self) -> Drift:
@@ -333,6 +341,15 @@ def with_heads(
     draw, width = drawer(snapshot.secret, "bodies of lists", snapshot.generation), form.placed_width(len(form.centre))
     means = None if means is None else means[:, :width]
     return heads_first(lambda some: form.placed(snapshot.vectors(some)), rows, offsets, draw, means=means)
+
+
+def placed_by(form: Form, snapshot: Snapshot, order: Rows | None = None) -> PlacedKeys:
+    """The keys of consecutive rows, of those in this order if there is one, as a form places them."""
+
+    def placed(start: int, stop: int) -> Reals:
+        return form.placed(snapshot.vectors(np.arange(start, stop) if order is None else order[start:stop]))
+
+    return placed
 
 
 def summable(values: AnyArray, snapshot: Snapshot) -> AnyArray:

@@ -99,7 +99,7 @@ class Asking:
         )
         self.queries, self.count, self.k, self.show = inputs.queries, inputs.count, inputs.k, inputs.show
         self.shown = self.show if self.k is None else min(self.k, self.show)  # others weigh nothing among the k
-        self.suits_form, compared = suits_form(view, question), question.compatibility
+        self.suits_form, compared = suits_form(index, question), question.compatibility
         if question.by_learned or not self.suits_form:
             compared = view.comparing(compared)
         self.compatibility = compatibility_of(compared)

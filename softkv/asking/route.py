@@ -142,16 +142,16 @@ def _against_form(view: View, question: Question) -> str | None:
         return (
             f"no index is for {name}; it is for {', '.join(one.name for one in COMPATIBILITIES.values() if one.form)}"
         )
-    if suits_form(view, question):
+    if suits_form(view.index, question):
         return None
     built = "" if view.index is None else view.index.form.compatibility
     return f"the index was built for {built}; `softkv index build` makes one for how the store compares"
 
 
-def suits_form(view: View, question: Question) -> bool:
-    """Whether the index was built for a way to compare like that of a question."""
+def suits_form(index: ListIndex | None, question: Question) -> bool:
+    """Whether an index was built for a way to compare like that of a question."""
     form = "dot" if question.heads is not None else form_of(question.compatibility)
-    return view.index is not None and view.index.form.name == form
+    return index is not None and index.form.name == form
 
 
 def is_known(view: View, question: Question) -> bool:
@@ -160,8 +160,8 @@ def is_known(view: View, question: Question) -> bool:
     Where lists are of directions, and the way to compare goes by lengths as well, or the other way round, these have to
     be alike: a few rows of a list do not show that a far longer one of them holds all of the mass.
     """
-    if question.heads is not None or suits_form(view, question):
-        return suits_form(view, question)
+    if question.heads is not None or suits_form(view.index, question):
+        return suits_form(view.index, question)
     if not isinstance(question.compatibility, str) and form_of(question.compatibility) is None:
         return False
     assert view.index is not None

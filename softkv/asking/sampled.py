@@ -68,7 +68,7 @@ def forecast(view: View, question: Question) -> Foretold | None:
 
     None for a question that is not answered by estimates.
     """
-    if route(view, question).way not in (MEASURED, CALIBRATED) or not suits_form(view, question):
+    if route(view, question).way not in (MEASURED, CALIBRATED) or not suits_form(view.index, question):
         return None
     index = view.index
     assert index is not None

@@ -4,10 +4,10 @@ Reading order: intake.py (what `add` was given), loading.py, trail.py and resumi
 read, and how to go on), columns.py (all items as arrays), carrying.py (what was learned, on its way into another
 store), targets.py and evaluating.py, reader.py (everything that reads; lookups are in softkv/asking), summary.py and
 backend.py, held_out.py, training.py and guarding.py, indexing.py, begun.py (a build that goes on after a stop),
-refining.py, rehearsing.py (the lists of several stores together) and proposing.py, reembedding.py, upkeep.py,
-settling.py and rechecking.py (what a write does for the index), aside.py (what a stop leaves beside a path),
-stamping.py and changes.py (everything that changes items), handle.py, making.py (a store that takes its place when it
-is done), opening.py (`open`).
+refining.py, middles.py (whether plans miss rows that are like a query), rehearsing.py (the lists of several stores
+together) and proposing.py, reembedding.py, upkeep.py, settling.py and rechecking.py (what a write does for the index),
+aside.py (what a stop leaves beside a path), stamping.py and changes.py (everything that changes items), handle.py,
+making.py (a store that takes its place when it is done), opening.py (`open`).
 """
 
 from softkv.database.carrying import LearnedNotCarried, import_from

@@ -25,6 +25,7 @@ from softkv.asking.view import View
 from softkv.database.begun import FEWEST, HalfBuilt, found, is_begun, wanted_of
 from softkv.database.begun import NAME as UNFINISHED
 from softkv.database.guarding import keep_count
+from softkv.database.middles import signed
 from softkv.database.refining import is_current, owners_of, refinable
 from softkv.errors import EmptyStore, InputError, KindError, NotExpressible, ShapeError, StoreError
 from softkv.index.building import arranged, list_count
@@ -109,6 +110,7 @@ def build(
             begun = replace(begun, lists=_measured(snapshot, form, begun.offsets, progress))
             put(store, lock, generation, UNFINISHED, begun.encoded())
         index = _rehearsed(snapshot, form, begun, asked, temperatures, progress)
+        index = signed(index, snapshot, view(), progress)
         facts: dict[str, Any] = {"lists": len(begun.offsets) - 1, "items": begun.items, "whole": begun.whole}
         facts["seconds"] = round(time.monotonic() - started, 1)
         if form.metric is not None:

@@ -50,6 +50,7 @@ def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
         and index.calibration.mass_doubts.size > 0
         and math.isclose(float(index.calibration.scale[0]), view.snapshot.value_scale, rel_tol=SAME)
         and (index.outline is not None or not is_worth_it(index.lists))
+        and "middles" in index.facts
     )
     return same and calibrated_on == "items" and not view.changes and view.verdict is None and whole
 

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import ListIndex
-from softkv.index.outline import Coded
 from softkv.maths.blas import shared
 from softkv.maths.drift import Drift, apart, problem_of_drift
 from softkv.maths.drift import together as summed
@@ -34,7 +33,8 @@ BLOCK = 1 << 8  # rows that are compared with all lists at once
 LARGEST = 31 << 20  # bytes of a change, at most
 GROWN = 4  # a change has at least so many times the size of the next one, or both become one
 Owners = npt.NDArray[np.int32]
-_OUTLINED = "codes", "rests"
+Noted = tuple[AnyArray, ...]  # arrays with a row for each row that was added
+_NOTED = {"outlined": ("codes", "rests"), "signs": ("words",)}  # fields of a change, and their arrays
 _NUMBERS = ("file", "since", "first", "gone")
 
 
@@ -49,7 +49,8 @@ class Change:
     owners: Owners  # (n,), the list of each added row; -1 for no list
     dead: Counts  # the rows that were deleted since the previous change, and are in no list any more
     drift: Drift
-    outlined: Coded | None = None  # the codes of the outline of each added row, (n, r), and its rests, (n,)
+    outlined: Noted | None = None  # the codes of the outline of each added row, (n, r), and its rests, (n,)
+    signs: Noted | None = None  # the words of the signs of each, (n, w)
 
     @property
     def known(self) -> int:
@@ -65,7 +66,7 @@ class Change:
     def size(self) -> int:
         """The bytes of its arrays."""
         drift = (getattr(self.drift, one.name) for one in fields(self.drift))
-        arrays = [self.owners, self.dead, *(self.outlined or ()), *drift]
+        arrays = [self.owners, self.dead, *(self.outlined or ()), *(self.signs or ()), *drift]
         return sum(array.nbytes for array in arrays)
 
     def encoded(self) -> bytes:
@@ -73,7 +74,8 @@ class Change:
         facts = {name: getattr(self, name) for name in _NUMBERS}
         drift = {f"drift.{one.name}": getattr(self.drift, one.name) for one in fields(self.drift)}
         rows: dict[str, AnyArray] = {"owners": self.owners, "dead": self.dead}
-        rows |= dict(zip(_OUTLINED, self.outlined or (), strict=False))
+        for field, names in _NOTED.items():
+            rows |= dict(zip(names, getattr(self, field) or (), strict=False))
         return b"".join(encoded(facts, rows | drift))
 
     @classmethod
@@ -83,9 +85,9 @@ class Change:
         try:
             drift = Drift(*(arrays[f"drift.{one.name}"] for one in fields(Drift)))
             file, since, first, gone = (facts[name] for name in _NUMBERS)
-            codes, rests = (arrays.get(name) for name in _OUTLINED)
-            outlined = None if codes is None or rests is None else (codes, rests)
-            found = cls(file, since, first, gone, arrays["owners"], arrays["dead"], drift, outlined)
+            noted = (tuple(arrays[name] for name in names if names[0] in arrays) for names in _NOTED.values())
+            outlined, signs = (part or None for part in noted)
+            found = cls(file, since, first, gone, arrays["owners"], arrays["dead"], drift, outlined, signs)
         except KeyError as error:
             raise IndexDamaged(f"a change of the index lacks {error}") from error
         problem = found._problem(index, labels)
@@ -106,6 +108,10 @@ class Change:
             problem = None if index.outline is None else index.outline.problem_of(len(self.owners), *self.outlined)
             if problem or index.outline is None:
                 return problem or "holds an outline that the index has not"
+        if self.signs is not None:
+            problem = None if index.signs is None else index.signs.problem_of(len(self.owners), *self.signs)
+            if problem or index.signs is None:
+                return problem or "holds signs that the index has not"
         if len(self.dead) > self.gone or not ((self.dead >= 0) & (self.dead < self.known)).all():
             return "names dead rows that are not there"
         return problem_of_drift(self.drift, index.lists, labels)
@@ -118,16 +124,17 @@ def joined(changes: Sequence[Change]) -> Change:
         return first
     owners, dead = (np.concatenate([getattr(one, name) for one in changes]) for name in ("owners", "dead"))
     numbers, drift = (first.file, first.since, first.first, changes[-1].gone), summed([one.drift for one in changes])
-    return Change(*numbers, owners, dead, drift, outlined_in(changes))
+    outlined, signs = (whole_of([getattr(one, name) for one in changes]) for name in _NOTED)
+    return Change(*numbers, owners, dead, drift, outlined, signs)
 
 
-def outlined_in(changes: Sequence[Change]) -> Coded | None:
-    """The outline of all rows that were added, where there is one of each."""
-    known = [one.outlined for one in changes if one.outlined is not None]
-    if not known or len(known) < len(changes):
+def whole_of(parts: Sequence[Noted | None], count: int | None = None) -> Noted | None:
+    """What is noted of all rows of some changes, of so many in all; None where something is missing."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
         return None
-    codes, rests = (np.concatenate(some) for some in zip(*known, strict=True))
-    return codes, rests
+    whole: Noted = tuple(np.concatenate(some) for some in zip(*known, strict=True))
+    return whole if count is None or len(whole[0]) == count else None
 
 
 def following(

@@ -21,6 +21,7 @@ from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
 from softkv.index.outline import Outline
 from softkv.index.shuffling import problem_of_heads
+from softkv.index.signs import Signs
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_rows
@@ -74,6 +75,7 @@ class ListIndex:
     bodies: tuple[Counts, Counts] | None = None  # (l,) each: the range in which joined rows lie in random order
     outline: Outline | None = None  # of the rows in lists, where it is worth its size
     late: Outline | None = None  # of the rows behind them, where it is known of all
+    signs: Signs | None = None  # of the rows in lists and behind them, where plans miss rows that are like a query
 
     @property
     def rows(self) -> int:
@@ -157,6 +159,17 @@ class ListIndex:
         found[behind] = np.append(self.joined, -1)[np.minimum(rows[behind], self.known) - self.rows]
         return found
 
+    def point_of(self, query: Reals) -> Reals:
+        """Where a query, as dot products take it, lies among keys as the form places them.
+
+        Where logits are no distances, only its direction is known, and it counts as being as long as usual keys.
+        """
+        if self.form.measures_distance:
+            point: Reals = query[:-1] / query[-1]
+            return point
+        length = float(np.linalg.norm(query))
+        return query * (self.quick.usual_length / length) if length > 0 else query
+
     def without(self, rows: Counts, keys: Reals, values: Reals) -> "ListIndex":
         """The index without these rows, given by their keys (as the form makes them) and values."""
         owners = self.owners(rows)
@@ -172,7 +185,7 @@ class ListIndex:
         lists = with_rows(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
         changed = replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of)
-        return replace(changed, heads=None, outline=None)
+        return replace(changed, heads=None, outline=None, signs=None)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -183,6 +196,7 @@ class ListIndex:
         form = {"centre": self.form.centre, "lengths": self.form.lengths}
         known = {name: x for name, x in (("sizes", self.sizes), ("heads", self.heads)) if x is not None}
         known |= {} if self.outline is None else self.outline.encoded()
+        known |= {} if self.signs is None else self.signs.encoded()
         return encoded(facts, rows | form | known | arrays)
 
     @classmethod
@@ -211,6 +225,7 @@ class ListIndex:
                 sizes=arrays.get("sizes"),
                 heads=arrays.get("heads"),
                 outline=Outline.decoded(arrays),
+                signs=Signs.decoded(arrays),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IndexDamaged(f"the index lacks {error}: build the index again") from error
@@ -234,6 +249,8 @@ class ListIndex:
         problem = problem or problem_of_heads(self.heads, offsets)
         if self.outline is not None:
             problem = problem or self.outline.problem(self.rows, self.lists.leading)
+        if self.signs is not None:
+            problem = problem or self.signs.problem(self.rows, self.form.placed_width(key_width))
         return problem or self._problem_of_rows(rows) or self.calibration.problem
 
     def _problem_of_rows(self, rows: int) -> str | None:

@@ -25,7 +25,9 @@ from softkv.index.search import (
     Estimate,
     Readable,
     both,
+    distinct,
     each_array,
+    lists_alike,
     part_of,
     read_lists,
     replaced,
@@ -164,8 +166,10 @@ class _Measuring:
         beside = replace(beside, value=(beside.value - self.units.middle) / self.units.size)
         tilt = asked.tilt if self.tells else self._seen(asked)
         first = first_lists(self.population, asked.likely if self.tells else likeliest(self.index.quick, tilt))
-        tail = tail_of(self.index, self.arena, asked, self.show)
-        known = both(read_lists(self.index, self.arena, asked, list(first), self.show), tail, self.show)
+        if self.tells and (alike := lists_alike(self.index, self.arena, asked)) is not None:
+            first = np.hstack([first, alike])
+        tail, own = tail_of(self.index, self.arena, asked, self.show), [distinct(lists) for lists in first]
+        known = both(read_lists(self.index, self.arena, asked, own, self.show), tail, self.show)
         seen = self._known(known.blend, asked.added, beside)
         numbers, wanted = isinstance(self.arena.values, Numbers), self.wanted * beside.wanted
         thought = advice(self.index, self.population, tilt, first, known=seen, wanted=wanted, numbers=numbers)

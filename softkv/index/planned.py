@@ -8,7 +8,7 @@ Shapes: b queries, l lists.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from softkv.index.search import (
     Readable,
     both,
     joined_of,
+    lists_alike,
     part_of,
     points_at_items,
     read_lists,
@@ -37,7 +38,7 @@ from softkv.maths.blending import Numbers, merge
 from softkv.maths.farfield import estimated, log_mass_of_frozen
 from softkv.maths.nearfield import Near
 from softkv.maths.quantiles import quantile
-from softkv.ndarrays import Flags, Floats, Rows
+from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 LEAST = FLOOR * LOG_MASS  # the least error of a log mass to state, as in measured answers
 HARMLESS = 0.05  # a doubt below this share of the tolerance does not count
@@ -68,21 +69,12 @@ def calibrated(
     that are a little unlike those it was measured on, and for the error of rows that are drawn for those queries
     for which `drawn`, (b,), says so, by `random` of their numbers.
     """
-    nearest = np.array([plan.nearest for plan in plans])
-    near_enough = (asked.likely.max(1) + asked.added) * asked.temperatures >= nearest
-    near_enough &= points_at_items(index, asked)
-    if not near_enough.any():  # so it costs little to find out that a query is unlike the items
+    usual = near_enough(index, asked, plans)
+    if not usual.any():  # so it costs little to find out that a query is unlike the items
         return _refused(_nothing(index, arena, asked, show))
-    scale, close = arena.scale / index.units.size, _near(index, asked)
-    opened = opening(index.quick, asked.tilt, scale=scale, near=close, made_of=index.made_of, likely=asked.likely)
-    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
-    farthest = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance)
-    each = zip(plans, opened.doubts, farthest.tolist(), strict=True)
-    levels = np.array([[plan.goes_on(mine, most)] for plan, mine, most in each], np.int64)
-    stops = np.take_along_axis(opened.stops, levels, axis=1)[:, 0]
-    doubts = np.take_along_axis(opened.doubts, levels, axis=1)[:, 0]
-    mass_doubts = np.take_along_axis(opened.mass_doubts, levels, axis=1)[:, 0]
-    sure = near_enough & (farthest >= doubts)
+    course = course_of(index, asked, plans, lists_alike(index, arena, asked), scale=arena.scale, tolerance=tolerance)
+    opened, stops, mass_doubts, nearest = course.opened, course.stops, course.mass_doubts, _nearest_of(plans)
+    sure = usual & course.suits
     long, error = np.flatnonzero(sure & (stops > AHEAD)), np.array([plan.error for plan in plans])
     by_outline: dict[int, Screened] = {}
     starts, ahead = np.zeros_like(stops), None
@@ -140,6 +132,46 @@ def calibrated(
     stated = np.full(len(plans), tolerance * arena.scale)
     sure = found.sure & (found.error <= stated)
     return replace(found, error=stated, log_mass_error=np.maximum(found.log_mass_error, LEAST), sure=sure)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """How far each query follows its plan."""
+
+    opened: Opening
+    stops: Counts  # (b,), how many lists it opens, in their order
+    mass_doubts: Reals  # (b,), the expected error of the mass then, as a share of it
+    suits: Flags  # (b,), whether no more error is expected then than of those that the plan was made with
+
+
+def course_of(
+    index: ListIndex, asked: Asked, plans: Sequence[Plan], alike: Counts | None, *, scale: float, tolerance: float
+) -> Course:
+    """Which lists are opened for each query, those `alike`, (b, m), in any case; `scale` is that of the rehearsal."""
+    near = _near(index, asked)
+    if alike is not None:
+        near = np.hstack([near, alike]) if near is not None else alike
+    opened = opening(
+        index.quick, asked.tilt, scale=scale / index.units.size, near=near, made_of=index.made_of, likely=asked.likely
+    )
+    # A doubt that is tiny beside the tolerance does not count, even if those of the rehearsal were tinier.
+    farthest = np.maximum([plan.farthest for plan in plans], HARMLESS * tolerance)
+    each = zip(plans, opened.doubts, farthest.tolist(), strict=True)
+    levels = np.array([[plan.goes_on(mine, most)] for plan, mine, most in each], np.int64)
+    doubts, mass_doubts = (np.take_along_axis(x, levels, axis=1)[:, 0] for x in (opened.doubts, opened.mass_doubts))
+    stops = np.take_along_axis(opened.stops, levels, axis=1)[:, 0]
+    return Course(opened, stops, mass_doubts, farthest >= doubts)
+
+
+def _nearest_of(plans: Sequence[Plan]) -> Floats:
+    """The lowest usual best score by each plan."""
+    return np.array([plan.nearest for plan in plans])
+
+
+def near_enough(index: ListIndex, asked: Asked, plans: Sequence[Plan]) -> Flags:
+    """Whether an item is expected to be as near to each query as is usual, (b,)."""
+    found: Flags = (asked.likely.max(1) + asked.added) * asked.temperatures >= _nearest_of(plans)
+    return found & points_at_items(index, asked)
 
 
 def _deviations(confidence: float) -> float:

@@ -20,9 +20,10 @@ from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
 from softkv.maths.farfield import Tilt, bounded, tilted
 from softkv.maths.nearfield import Near, Run, Score, read
 from softkv.maths.summaries import Lists
-from softkv.ndarrays import Flags, Floats, Reals, Rows
+from softkv.ndarrays import Counts, Flags, Floats, Reals, Rows
 
 LONG = 1 << 23  # numbers of keys that a thread reads at once
+KIN = 4  # rows most like a query whose lists are read
 MOST = 0.5  # a query that would read a larger share of the rows is scanned
 
 
@@ -85,7 +86,10 @@ def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, floa
     most = index.form.most(asked.added)
     order, before = ranked(index.quick, asked.tilt, depth[0], most)
     stops = np.maximum((before <= depth[1]).sum(1), 1)
-    near = read_lists(index, arena, asked, [some[:stop] for some, stop in zip(order, stops, strict=True)], show)
+    opened = [some[:stop] for some, stop in zip(order, stops, strict=True)]
+    if (alike := lists_alike(index, arena, asked, warmer=True)) is not None:
+        opened = [distinct(np.append(some, more)) for some, more in zip(opened, alike, strict=True)]
+    near = read_lists(index, arena, asked, opened, show)
     sure = (near.blend.peak * asked.temperatures >= index.calibration.strange) & points_at_items(index, asked)
     near, nothing = both(near, tail_of(index, arena, asked, show), show), np.zeros(len(sure))
     return Estimate(near, near.blend, nothing, nothing, sure)
@@ -99,6 +103,32 @@ def points_at_items(index: ListIndex, asked: Asked) -> Flags:
     if index.form.name != "dot":
         return np.ones(len(asked.vectors), np.bool_)
     found: Flags = closeness(index.quick, asked.tilt, asked.vectors) >= index.calibration.astray
+    return found
+
+
+def lists_alike(index: ListIndex, arena: Readable, asked: Asked, *, warmer: bool = False) -> Counts | None:
+    """The lists of those rows that signs tell are most like each query, (b, m); None where no query needs them.
+
+    Those of queries that need none are lists that are read anyway. `warmer` if all need them, at any temperature.
+    """
+    signs = index.signs
+    if signs is None:
+        return None
+    needed = np.flatnonzero((asked.temperatures <= signs.warmest[0]) | warmer)
+    if not len(needed):
+        return None
+    found = np.repeat(asked.likely.argmax(1)[:, None], KIN, axis=1)
+
+    def find(start: int, stop: int) -> None:
+        for number in needed[start:stop].tolist():
+            rows = signs.found(index.point_of(asked.vectors[number]), arena.live)
+            logits = np.empty((1, len(rows)), np.float32)
+            if len(rows):
+                asked.score_some(rows)(np.array([number]), 0, len(rows), logits)
+            owners = index.owners(rows[np.argsort(-logits[0], kind="stable")[:KIN]])
+            found[number, : len(owners)] = np.where(owners >= 0, owners, found[number, 0])
+
+    shared(find, 0, len(needed))
     return found
 
 
@@ -248,6 +278,12 @@ def both(near: Near, more: Near | None, show: int) -> Near:
     if more is None:
         return near
     return Near(merge(near.blend, more.blend), *_heaviest(near, more, show), near.scored + more.scored)
+
+
+def distinct(lists: Rows) -> Rows:
+    """The numbers of some lists in order, each once."""
+    ordered = np.sort(lists)
+    return ordered[np.diff(ordered, prepend=-1) > 0]  # np.unique would load numpy.ma, 12 ms of a process
 
 
 def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:

@@ -1,0 +1,167 @@
+"""On which side of some planes each row lies: enough to find the few rows that are like a query, wherever they lie.
+
+Statistics of lists do not tell of a row that is like a query while the other rows of its list are not, as each of two
+items is like the point in the middle between them. All planes go through the mean of the keys, in random directions: of
+two keys with an angle α between them, a plane separates the share α/π (Goemans and Williamson, 1995; Charikar, 2002).
+In 192 bits, those of a row that is like a query differ in far fewer places than those of any other. Keys are stretched
+before, along each axis by the fourth root of their variance there: differences along a few axes, which many rows have
+in common, then count less.
+
+The first 64 planes tell which rows are worth comparing by the others. That does not rank rows: the keys of the best few
+are compared themselves (search.py). Where signs are needed tells database/middles.py.
+
+Shapes: n rows, d key width, w words of 64 bits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from softkv.ndarrays import AnyArray, Counts, Flags, Reals, Rows
+from softkv.progress import Progress, untold
+
+PLANES = 192
+WORD = 64  # planes of a word
+SAMPLE = 1 << 14  # rows that tell how keys vary
+LEAST = 1e-4  # the least variance along an axis, as a share of the largest
+TINY = 1e-30  # the least variance of all
+WORTH = 0.02  # the share of the rows that is compared by all planes
+FOUND = 24  # rows that are found for each query
+BLOCK = 1 << 15  # rows whose bits are compared together: they fit into the caches
+CODED = 1 << 13  # rows that are coded together
+PREFIX = "signs."  # of the names of its arrays
+_NUMBERS = "middle", "turn", "warmest"
+_WORDS = "first", "rest"
+_ONES = np.array([bin(number).count("1") for number in range(1 << 8)], np.uint8)
+
+PlacedKeys = Callable[[int, int], Reals]  # the keys of some consecutive rows, as a form places them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signs:
+    """The sides on which rows lie: those in lists, and those behind them where that is known of all."""
+
+    middle: npt.NDArray[np.float32]  # (d,), where all planes meet
+    turn: npt.NDArray[np.float32]  # (d, PLANES), their directions
+    warmest: npt.NDArray[np.float32]  # (1,), the highest temperature at which rows have to be found by it
+    first: Counts  # (n,)
+    rest: Counts  # (w - 1, n)
+    late: tuple[Counts, Counts] | None = None  # the first and the other words of the rows behind the lists
+
+    @classmethod
+    def of(cls, placed: PlacedKeys, total: int, *, warmest: float, progress: Progress = untold) -> "Signs":
+        """The signs of so many rows, to be used up to a temperature."""
+        runs = np.linspace(0, max(0, total - SAMPLE // 32), 32).astype(np.int64)
+        some = np.concatenate([placed(start, min(start + SAMPLE // 32, total)) for start in runs.tolist()])
+        some = some.astype(np.float64)
+        middle = some.mean(0)
+        some = (some - middle) / (float(np.abs(some - middle).max(initial=0.0)) or 1.0)
+        variances, axes = np.linalg.eigh(some.T @ some / len(some))
+        stretched = np.maximum(variances, max(LEAST * float(variances[-1]), TINY)) ** -0.25
+        normals = np.random.default_rng(0).standard_normal((len(axes), max(PLANES, len(axes))))
+        normals = np.linalg.qr(normals)[0] if len(axes) >= PLANES else normals
+        turn = (axes * stretched) @ normals[:, :PLANES]
+        nothing = np.empty(0, np.int64), np.empty((PLANES // WORD - 1, 0), np.int64)
+        numbers = [x.astype(np.float32) for x in (middle, turn, np.full(1, warmest))]
+        return cls(numbers[0], numbers[1], numbers[2], *nothing).anew(placed, total, progress)
+
+    def anew(self, placed: PlacedKeys, total: int, progress: Progress = untold) -> "Signs":
+        """The signs of other rows by the same planes."""
+        first, rest = np.empty(total, np.int64), np.empty((PLANES // WORD - 1, total), np.int64)
+        for start in range(0, total, CODED):
+            stop = min(start + CODED, total)
+            words = self.coded(placed(start, stop))
+            first[start:stop], rest[:, start:stop] = words[:, 0], words[:, 1:].T
+            progress(stop, total)
+        return replace(self, first=first, rest=rest, late=None)
+
+    def coded(self, keys: Reals) -> Counts:
+        """The words of some keys, (n, d) -> (n, w)."""
+        with np.errstate(over="ignore", invalid="ignore"):  # a key beyond float32 is like no other
+            sides = (keys.astype(np.float32, copy=False) - self.middle) @ self.turn > 0
+        return np.packbits(sides, axis=1).view(np.int64)
+
+    def with_late(self, words: AnyArray | None) -> "Signs":
+        """The signs with the words of the rows behind the lists, (n, w)."""
+        parts = None if words is None else (np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1:].T))
+        return replace(self, late=parts)
+
+    def found(self, point: Reals, live: Flags | None) -> Rows:
+        """The rows that are most like a point, (d,), as keys are placed; only `live` ones."""
+        words = self.coded(point[None])[0]
+        near = _apart(self.first, words[0])
+        sample = near[:: max(1, len(near) // SAMPLE)]
+        place = int(WORTH * len(sample))
+        worth = int(np.partition(sample, place)[place])
+        rows, far = _worth(near, self.rest, words, worth, live, 0)
+        if self.late is not None:
+            also = _worth(_apart(self.late[0], words[0]), self.late[1], words, worth, live, len(near))
+            rows, far = np.append(rows, also[0]), np.append(far, also[1])
+        return rows[np.argpartition(far, FOUND)[:FOUND]] if len(rows) > FOUND else rows
+
+    def encoded(self) -> dict[str, AnyArray]:
+        """The arrays, but for those of late rows."""
+        return {f"{PREFIX}{name}": getattr(self, name) for name in _NUMBERS + _WORDS}
+
+    @classmethod
+    def decoded(cls, arrays: Mapping[str, AnyArray]) -> "Signs | None":
+        """What is in these arrays, which may be anything (`problem`); None where there is nothing."""
+        names = [f"{PREFIX}{name}" for name in _NUMBERS + _WORDS]
+        if not any(name in arrays for name in names):
+            return None
+        middle, turn, warmest, first, rest = (arrays[name] for name in names)
+        return cls(middle, turn, warmest, first, rest)
+
+    def problem(self, rows: int, width: int) -> str | None:
+        """Why these cannot be the signs of so many rows of keys of this width, if so."""
+        shapes = {"middle": (width,), "turn": (width, PLANES), "warmest": (1,)}
+        for name, shape in shapes.items():
+            found = getattr(self, name)
+            if found.shape != shape or found.dtype != np.float32 or np.isnan(found).any():
+                return f"holds signs by a {name} that is none"
+        fits = self.first.shape == (rows,) and self.rest.shape == (PLANES // WORD - 1, rows)
+        return None if fits and self.first.dtype == self.rest.dtype == np.int64 else "holds signs that are none"
+
+    @staticmethod
+    def problem_of(rows: int, words: AnyArray) -> str | None:
+        """Why these cannot be the words of so many rows, (n, w), if so."""
+        fits = words.shape == (rows, PLANES // WORD) and words.dtype == np.int64
+        return None if fits else "holds signs that are none"
+
+
+def _worth(
+    near: npt.NDArray[np.uint8], rest: Counts, words: Counts, worth: int, live: Flags | None, start: int
+) -> tuple[Rows, npt.NDArray[np.uint8]]:
+    """The rows from one on that differ from a query by no more than is `worth` comparing, and by how much in all."""
+    some = np.flatnonzero(near <= worth)
+    if live is not None:
+        some = some[live[start + some]]
+    far = near[some]
+    for row, word in zip(rest, words[1:], strict=True):
+        far += _ones(row[some] ^ word)
+    return start + some, far
+
+
+def _apart(words: Counts, word: np.int64) -> npt.NDArray[np.uint8]:
+    """In how many bits words differ from one, (n,)."""
+    found, differing = np.empty(len(words), np.uint8), np.empty(BLOCK, np.int64)
+    for start in range(0, len(words), BLOCK):
+        stop = min(start + BLOCK, len(words))
+        found[start:stop] = _ones(np.bitwise_xor(words[start:stop], word, out=differing[: stop - start]))
+    return found
+
+
+def _ones(words: Counts) -> npt.NDArray[np.uint8]:
+    """How many bits of each word are 1.
+
+    >>> _ones(np.array([0, 1, -1])).tolist()
+    [0, 1, 64]
+    """
+    if hasattr(np, "bitwise_count"):  # from NumPy 2 on, and many times as fast
+        found: npt.NDArray[np.uint8] = np.bitwise_count(words.view(np.uint64))
+    else:
+        bits = _ONES[np.ascontiguousarray(words).view(np.uint8)]
+        found = bits.reshape(*words.shape, 8).sum(-1, dtype=np.uint8)
+    return found
