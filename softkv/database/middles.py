@@ -5,89 +5,134 @@ may lie in a list of which nothing is expected. Where too many answers leave out
 state, such rows have to be found by their signs (index/signs.py).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from softkv.asking.indexed import placed_by
 from softkv.asking.lists import Asking
-from softkv.asking.question import TOLERANCE, Question
+from softkv.asking.question import Question
 from softkv.asking.view import View
+from softkv.index.calibration import quantile_of
 from softkv.index.lists import ListIndex
 from softkv.index.looks import scored
-from softkv.index.signs import Signs
+from softkv.index.rehearsal import USUAL
+from softkv.index.signs import TOLERANCES, Signs
 from softkv.maths.blas import free_threads
-from softkv.ndarrays import Matrix, Reals, Rows
+from softkv.ndarrays import Floats, Matrix, Reals, Rows
 from softkv.progress import Stages
 from softkv.storage import Snapshot
 
-ASKED = 128  # middles
+ASKED = 64  # middles
 MISSED = 0.1  # so many may be off: they are unlike the items, of which one in twenty may be
-TOLERANCES = TOLERANCE, 0.05  # by which they are asked: that of lookups by default, and a larger one
+FARTHER = 2.5  # items are searched in so many times as many lists as it takes for nineteen in twenty
+LEFT = 0.5  # signs are kept if they leave no more than this share of those that are off
 SHOWN = 128  # the heaviest rows that were read, among which is each that weighs more than a hundredth
 
 
 @free_threads()
 def signed(index: ListIndex, snapshot: Snapshot, now: View, progress: Stages) -> ListIndex:
-    """A new index of these rows, with their signs if it needs them; `now` is the store.
+    """A new index of these rows, with their signs if it needs them, and they help; `now` is the store.
 
     Where rows have been laid in another order meanwhile, the index will not be written, and stays as it is.
     """
-    if now.snapshot.generation != snapshot.generation:
+    live = np.flatnonzero(now.snapshot.live[: index.rows])
+    if now.snapshot.generation != snapshot.generation or not len(live):
         return index
     index.facts["middles"] = ASKED
-    warmest = warmest_missing(now, index)
-    if warmest is None:
+    middles = _Middles.of(now, index, np.random.default_rng(3).choice(live, (ASKED, 2)))
+    missing, lost = [middles.missing(index, tolerance) for tolerance in TOLERANCES], middles.lost(index)
+    if not any(missing) and lost <= MISSED:
         return index
-    told = partial(progress, "noting signs of rows")
-    return replace(index, signs=Signs.of(placed_by(index.form, snapshot), index.rows, warmest=warmest, progress=told))
+    warmest = [*(0.0 if one is None else one.warmest for one in missing), np.inf if lost > MISSED else 0.0]
+    placed, told = placed_by(index.form, snapshot), partial(progress, "noting signs of rows")
+    upto, share = (np.array(one, np.float32) for one in (warmest, [middles.share(index)]))
+    signs = replace(Signs.of(placed, index.rows, told), warmest=upto, share=share)
+    found = replace(index, signs=signs)
+    helps = [middles.off(found, one.temperature, one.tolerance) <= LEFT * one.off for one in missing if one is not None]
+    return found if any(helps) or middles.lost(found) <= LEFT * lost else index
 
 
-def warmest_missing(view: View, index: ListIndex) -> float | None:
-    """Up to which temperature too many answers are off since they leave out an item; None if at no calibrated one.
+class _Missing(NamedTuple):
+    """Where too many answers are off."""
 
-    Between two temperatures a plan is that for both, and beyond the last one nobody knows.
-    """
-    live, temperatures = np.flatnonzero(view.snapshot.live[: index.rows]), index.calibration.temperatures.tolist()
-    rows = np.random.default_rng(3).choice(live, (ASKED, 2))
-    queries, warmer = _between(view, index, rows), np.inf
-    for temperature in reversed(temperatures):
-        if any(_off(view, index, rows, queries, temperature, one) > MISSED for one in TOLERANCES):
-            return warmer
-        warmer = temperature
-    return None
+    warmest: float  # up to which temperature: the next one, since between two of them a plan is that for both
+    temperature: float
+    tolerance: float
+    off: float  # how many are then
 
 
-def _between(view: View, index: ListIndex, rows: Rows) -> Matrix:
-    """The middles of the keys of two rows each, (c, 2), where only directions count as if all were equally long."""
-    with np.errstate(over="ignore", invalid="ignore"):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Middles:
+    """The middles of some pairs of items."""
+
+    view: View
+    rows: Rows  # (c, 2)
+    queries: Matrix  # (c, d)
+
+    @classmethod
+    def of(cls, view: View, index: ListIndex, rows: Rows) -> "_Middles":
+        """The middles of the keys of two rows each; where only directions count, as if all were equally long."""
         keys: Reals = view.snapshot.vectors(rows.ravel()).astype(np.float64)
         if index.form.name == "cosine":
             keys = index.form.keys(keys)
-        middles: Matrix = keys.reshape(*rows.shape, -1).mean(1).astype(np.float32)
-        return middles
+        return cls(view, rows, keys.reshape(*rows.shape, -1).mean(1).astype(np.float32))
 
+    def missing(self, index: ListIndex, tolerance: float) -> _Missing | None:
+        """The warmest of the calibrated temperatures at which too many answers are off; None where there is none."""
+        warmer = np.inf
+        for temperature in reversed(index.calibration.temperatures.tolist()):
+            if (off := self.off(index, temperature, tolerance)) > MISSED:
+                return _Missing(warmer, temperature, tolerance, off)
+            warmer = temperature
+        return None
 
-def _off(view: View, index: ListIndex, rows: Rows, queries: Matrix, temperature: float, tolerance: float) -> float:
-    """The share of the middles of which the answer is off by more than it states without items that it left out."""
-    compared = index.form.compatibility
-    question = Question(queries, compatibility=compared, temperature=temperature, tolerance=tolerance, show=SHOWN)
-    asking = Asking(view, index, question)
-    some = np.flatnonzero(asking.suited())
-    if not len(some):
-        return 0.0
-    arena, off = asking.arena(), 0
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is no answer
-        found = asking.answers(some)
-        logits = scored(asking.asked(some), rows[some].ravel()).reshape(len(some), -1, 2)
-        for place in np.flatnonzero(found.sure).tolist():
-            pair = rows[some[place]]
-            weights = np.exp(logits[place, place] - found.blend.log_mass[place])
-            weights[np.isin(pair, found.near.rows[place])] = 0.0
-            moved = np.sqrt(arena.some_values(pair).squares(found.blend.value[place]))
-            total = float(weights.sum())
-            off += bool(
-                weights @ moved > (1.0 + total) * found.error[place] or np.log1p(total) > found.log_mass_error[place]
-            )
-    return off / len(queries)
+    def lost(self, index: ListIndex) -> float:
+        """The share of which an item is among the two best, and is not found."""
+        question = Question(self.queries, index.form.compatibility, 1.0, k=2, tolerance=TOLERANCES[0])
+        asking = Asking(self.view, index, question)
+        some = np.flatnonzero(asking.suited())
+        if not len(some):
+            return 0.0
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            near = asking.answers(some).near
+            better = self._logits(asking, some) > near.logits[:, 1:2]
+        unread = ~(self.rows[some][:, :, None] == near.rows[:, None]).any(2)
+        return float((better & unread).any(1).sum()) / len(self.queries)
+
+    def off(self, index: ListIndex, temperature: float, tolerance: float) -> float:
+        """The share of which the answer is off by more than it states, since it leaves out an item."""
+        compared = index.form.compatibility
+        question = Question(self.queries, compared, temperature, tolerance=tolerance, show=SHOWN)
+        asking = Asking(self.view, index, question)
+        some = np.flatnonzero(asking.suited())
+        if not len(some):
+            return 0.0
+        arena, count = asking.arena(), 0
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is no answer
+            found = asking.answers(some)
+            logits = self._logits(asking, some)
+            for place in np.flatnonzero(found.sure).tolist():
+                pair = self.rows[some[place]]
+                weights = np.exp(logits[place] - found.blend.log_mass[place])
+                weights[np.isin(pair, found.near.rows[place])] = 0.0
+                apart, total = np.sqrt(arena.some_values(pair).squares(found.blend.value[place])), weights.sum()
+                wrong = weights @ apart > (1.0 + total) * found.error[place]
+                count += int(wrong or np.log1p(total) > found.log_mass_error[place])
+        return count / len(self.queries)
+
+    def share(self, index: ListIndex) -> float:
+        """Of the lists likeliest to hold the best rows, the share in which items are to be searched."""
+        asking = Asking(self.view, index, Question(self.queries, index.form.compatibility, 1.0))
+        likely = asking.asked(np.arange(len(self.queries))).likely
+        own: Reals = np.take_along_axis(likely, index.owners(self.rows.ravel()).reshape(self.rows.shape), axis=1)
+        before: Floats = (likely[:, None] > own[:, :, None]).mean(2)
+        usual = float(quantile_of(before.ravel(), USUAL))
+        return min(1.0, FARTHER * usual + 1.0 / len(index.lists.counts))
+
+    def _logits(self, asking: Asking, some: Rows) -> Reals:
+        """The logits of some of them with the two items that each lies between, (b, 2)."""
+        logits: Reals = scored(asking.asked(some), self.rows[some].ravel()).reshape(len(some), -1, 2)
+        return logits[np.arange(len(some)), np.arange(len(some))]

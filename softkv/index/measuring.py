@@ -166,8 +166,10 @@ class _Measuring:
         beside = replace(beside, value=(beside.value - self.units.middle) / self.units.size)
         tilt = asked.tilt if self.tells else self._seen(asked)
         first = first_lists(self.population, asked.likely if self.tells else likeliest(self.index.quick, tilt))
-        if self.tells and (alike := lists_alike(self.index, self.arena, asked)) is not None:
-            first = np.hstack([first, alike])
+        if self.tells:
+            tolerance = self.wanted * self.units.size / max(self.arena.scale, TINY)
+            alike = lists_alike(self.index, self.arena, asked, tolerance)
+            first = first if alike is None else np.hstack([first, alike])
         tail, own = tail_of(self.index, self.arena, asked, self.show), [distinct(lists) for lists in first]
         known = both(read_lists(self.index, self.arena, asked, own, self.show), tail, self.show)
         seen = self._known(known.blend, asked.added, beside)

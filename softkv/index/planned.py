@@ -72,7 +72,8 @@ def calibrated(
     usual = near_enough(index, asked, plans)
     if not usual.any():  # so it costs little to find out that a query is unlike the items
         return _refused(_nothing(index, arena, asked, show))
-    course = course_of(index, asked, plans, lists_alike(index, arena, asked), scale=arena.scale, tolerance=tolerance)
+    alike = lists_alike(index, arena, asked, tolerance)
+    course = course_of(index, asked, plans, alike, scale=arena.scale, tolerance=tolerance)
     opened, stops, mass_doubts, nearest = course.opened, course.stops, course.mass_doubts, _nearest_of(plans)
     sure = usual & course.suits
     long, error = np.flatnonzero(sure & (stops > AHEAD)), np.array([plan.error for plan in plans])

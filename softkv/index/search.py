@@ -6,6 +6,7 @@ read gets no answer. Other ways to answer (planned.py, measuring.py) read lists 
 Shapes: b queries, l lists, d key width, p value width.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property, reduce
@@ -87,7 +88,7 @@ def best(index: ListIndex, arena: Readable, asked: Asked, depth: tuple[int, floa
     order, before = ranked(index.quick, asked.tilt, depth[0], most)
     stops = np.maximum((before <= depth[1]).sum(1), 1)
     opened = [some[:stop] for some, stop in zip(order, stops, strict=True)]
-    if (alike := lists_alike(index, arena, asked, warmer=True)) is not None:
+    if (alike := lists_alike(index, arena, asked)) is not None:
         opened = [distinct(np.append(some, more)) for some, more in zip(opened, alike, strict=True)]
     near = read_lists(index, arena, asked, opened, show)
     sure = (near.blend.peak * asked.temperatures >= index.calibration.strange) & points_at_items(index, asked)
@@ -106,22 +107,26 @@ def points_at_items(index: ListIndex, asked: Asked) -> Flags:
     return found
 
 
-def lists_alike(index: ListIndex, arena: Readable, asked: Asked, *, warmer: bool = False) -> Counts | None:
+def lists_alike(index: ListIndex, arena: Readable, asked: Asked, tolerance: float | None = None) -> Counts | None:
     """The lists of those rows that signs tell are most like each query, (b, m); None where no query needs them.
 
-    Those of queries that need none are lists that are read anyway. `warmer` if all need them, at any temperature.
+    Whether it does depends on the tolerance; there is none where the k best are asked for. The others get lists that
+    are read anyway.
     """
     signs = index.signs
     if signs is None:
         return None
-    needed = np.flatnonzero((asked.temperatures <= signs.warmest[0]) | warmer)
+    needed = np.flatnonzero(signs.needed(asked.temperatures, tolerance))
     if not len(needed):
         return None
     found = np.repeat(asked.likely.argmax(1)[:, None], KIN, axis=1)
+    most = math.ceil(signs.share[0] * asked.likely.shape[1])
 
     def find(start: int, stop: int) -> None:
         for number in needed[start:stop].tolist():
-            rows = signs.found(index.point_of(asked.vectors[number]), arena.live)
+            lists = np.argpartition(-asked.likely[number], most - 1)[:most]
+            runs = _joined(index.offsets, np.sort(lists))
+            rows = signs.found(index.point_of(asked.vectors[number]), *runs, arena.live)
             logits = np.empty((1, len(rows)), np.float32)
             if len(rows):
                 asked.score_some(rows)(np.array([number]), 0, len(rows), logits)
@@ -301,14 +306,17 @@ def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
 
 def neighbours(offsets: Rows, lists: Rows) -> list[Run]:
     """The runs of lists for a single query, where those that lie side by side are one."""
-    lists = lists[offsets[lists + 1] > offsets[lists]]
-    if not len(lists):
-        return []
-    starts, stops = offsets[lists], offsets[lists + 1]
-    apart = np.flatnonzero(starts[1:] != stops[:-1])
-    starts, stops = starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]
+    starts, stops = _joined(offsets, lists)
     alone = np.zeros(1, np.int64)
     return [Run(start, stop, alone) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+
+
+def _joined(offsets: Rows, lists: Rows) -> tuple[Rows, Rows]:
+    """Where runs of rows start and stop that some lists, in order, make up."""
+    lists = lists[offsets[lists + 1] > offsets[lists]]
+    starts, stops = offsets[lists], offsets[lists + 1]
+    apart = np.flatnonzero(starts[1:] != stops[:-1])
+    return (starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]) if len(lists) else (starts, stops)
 
 
 def tail_of(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | None:

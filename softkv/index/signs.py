@@ -13,26 +13,28 @@ are compared themselves (search.py). Where signs are needed tells database/middl
 Shapes: n rows, d key width, w words of 64 bits.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from softkv.ndarrays import AnyArray, Counts, Flags, Reals, Rows
+from softkv.ndarrays import AnyArray, Counts, Flags, Floats, Reals, Rows
 from softkv.progress import Progress, untold
 
 PLANES = 192
+TOLERANCES = 0.01, 0.05  # for which it is known up to which temperature rows have to be found by their signs
 WORD = 64  # planes of a word
 SAMPLE = 1 << 14  # rows that tell how keys vary
 LEAST = 1e-4  # the least variance along an axis, as a share of the largest
 TINY = 1e-30  # the least variance of all
-WORTH = 0.02  # the share of the rows that is compared by all planes
+WORTH = 0.03  # the share of the rows that is compared by all planes
 FOUND = 24  # rows that are found for each query
 BLOCK = 1 << 15  # rows whose bits are compared together: they fit into the caches
 CODED = 1 << 13  # rows that are coded together
 PREFIX = "signs."  # of the names of its arrays
-_NUMBERS = "middle", "turn", "warmest"
+_NUMBERS = "middle", "turn", "warmest", "share"
 _WORDS = "first", "rest"
 _ONES = np.array([bin(number).count("1") for number in range(1 << 8)], np.uint8)
 
@@ -45,14 +47,15 @@ class Signs:
 
     middle: npt.NDArray[np.float32]  # (d,), where all planes meet
     turn: npt.NDArray[np.float32]  # (d, PLANES), their directions
-    warmest: npt.NDArray[np.float32]  # (1,), the highest temperature at which rows have to be found by it
+    warmest: npt.NDArray[np.float32]  # (3,), up to which temperature needed, for each of TOLERANCES, and the k best
+    share: npt.NDArray[np.float32]  # (1,), of the lists, those likeliest to hold the best rows, in which rows are found
     first: Counts  # (n,)
     rest: Counts  # (w - 1, n)
     late: tuple[Counts, Counts] | None = None  # the first and the other words of the rows behind the lists
 
     @classmethod
-    def of(cls, placed: PlacedKeys, total: int, *, warmest: float, progress: Progress = untold) -> "Signs":
-        """The signs of so many rows, to be used up to a temperature."""
+    def of(cls, placed: PlacedKeys, total: int, progress: Progress = untold) -> "Signs":
+        """The signs of so many rows, needed at all temperatures, by which rows are found in all lists."""
         runs = np.linspace(0, max(0, total - SAMPLE // 32), 32).astype(np.int64)
         some = np.concatenate([placed(start, min(start + SAMPLE // 32, total)) for start in runs.tolist()])
         some = some.astype(np.float64)
@@ -63,9 +66,10 @@ class Signs:
         normals = np.random.default_rng(0).standard_normal((len(axes), max(PLANES, len(axes))))
         normals = np.linalg.qr(normals)[0] if len(axes) >= PLANES else normals
         turn = (axes * stretched) @ normals[:, :PLANES]
+        always, everywhere = np.full(len(TOLERANCES) + 1, np.inf, np.float32), np.ones(1, np.float32)
         nothing = np.empty(0, np.int64), np.empty((PLANES // WORD - 1, 0), np.int64)
-        numbers = [x.astype(np.float32) for x in (middle, turn, np.full(1, warmest))]
-        return cls(numbers[0], numbers[1], numbers[2], *nothing).anew(placed, total, progress)
+        found = cls(middle.astype(np.float32), turn.astype(np.float32), always, everywhere, *nothing)
+        return found.anew(placed, total, progress)
 
     def anew(self, placed: PlacedKeys, total: int, progress: Progress = untold) -> "Signs":
         """The signs of other rows by the same planes."""
@@ -81,25 +85,43 @@ class Signs:
         """The words of some keys, (n, d) -> (n, w)."""
         with np.errstate(over="ignore", invalid="ignore"):  # a key beyond float32 is like no other
             sides = (keys.astype(np.float32, copy=False) - self.middle) @ self.turn > 0
-        return np.packbits(sides, axis=1).view(np.int64)
+        words: Counts = np.packbits(sides, axis=1).view(np.int64)
+        return words
 
     def with_late(self, words: AnyArray | None) -> "Signs":
         """The signs with the words of the rows behind the lists, (n, w)."""
         parts = None if words is None else (np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1:].T))
         return replace(self, late=parts)
 
-    def found(self, point: Reals, live: Flags | None) -> Rows:
-        """The rows that are most like a point, (d,), as keys are placed; only `live` ones."""
+    def needed(self, temperatures: Floats, tolerance: float | None) -> Flags:
+        """Whether rows that are like a query have to be found, (b,), for a tolerance, or for the k best if None.
+
+        Below the first of TOLERANCES as for this, above as for both.
+        """
+        small, large, warmest = self.warmest.tolist()
+        if tolerance is not None:
+            warmest = small if tolerance <= math.sqrt(math.prod(TOLERANCES)) else max(small, large)
+        found: Flags = temperatures <= warmest
+        return found
+
+    def found(self, point: Reals, starts: Counts, stops: Counts, live: Flags | None) -> Rows:
+        """The rows that are most like a point, (d,), as keys are placed: `live` ones of some runs, and late ones."""
         words = self.coded(point[None])[0]
-        near = _apart(self.first, words[0])
+        runs = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        near = _apart(np.concatenate([self.first[:0], *(self.first[start:stop] for start, stop in runs)]), words[0])
         sample = near[:: max(1, len(near) // SAMPLE)]
         place = int(WORTH * len(sample))
-        worth = int(np.partition(sample, place)[place])
-        rows, far = _worth(near, self.rest, words, worth, live, 0)
+        worth = int(np.partition(sample, place)[place]) if len(sample) else WORD
+        some, ends = np.flatnonzero(near <= worth), (stops - starts).cumsum()
+        rows = some + (stops - ends)[np.searchsorted(ends, some, side="right")]
+        rows, far = _apart_in_all(rows, near[some], self.rest, words, live, 0)
         if self.late is not None:
-            also = _worth(_apart(self.late[0], words[0]), self.late[1], words, worth, live, len(near))
+            near = _apart(self.late[0], words[0])
+            some = np.flatnonzero(near <= worth)
+            also = _apart_in_all(some, near[some], self.late[1], words, live, len(self.first))
             rows, far = np.append(rows, also[0]), np.append(far, also[1])
-        return rows[np.argpartition(far, FOUND)[:FOUND]] if len(rows) > FOUND else rows
+        found: Rows = rows[np.argpartition(far, FOUND)[:FOUND]] if len(rows) > FOUND else rows
+        return found
 
     def encoded(self) -> dict[str, AnyArray]:
         """The arrays, but for those of late rows."""
@@ -111,12 +133,12 @@ class Signs:
         names = [f"{PREFIX}{name}" for name in _NUMBERS + _WORDS]
         if not any(name in arrays for name in names):
             return None
-        middle, turn, warmest, first, rest = (arrays[name] for name in names)
-        return cls(middle, turn, warmest, first, rest)
+        middle, turn, warmest, share, first, rest = (arrays[name] for name in names)
+        return cls(middle, turn, warmest, share, first, rest)
 
     def problem(self, rows: int, width: int) -> str | None:
         """Why these cannot be the signs of so many rows of keys of this width, if so."""
-        shapes = {"middle": (width,), "turn": (width, PLANES), "warmest": (1,)}
+        shapes = {"middle": (width,), "turn": (width, PLANES), "warmest": (len(TOLERANCES) + 1,), "share": (1,)}
         for name, shape in shapes.items():
             found = getattr(self, name)
             if found.shape != shape or found.dtype != np.float32 or np.isnan(found).any():
@@ -131,17 +153,19 @@ class Signs:
         return None if fits else "holds signs that are none"
 
 
-def _worth(
-    near: npt.NDArray[np.uint8], rest: Counts, words: Counts, worth: int, live: Flags | None, start: int
+def _apart_in_all(
+    rows: Rows, near: npt.NDArray[np.uint8], rest: Counts, words: Counts, live: Flags | None, first: int
 ) -> tuple[Rows, npt.NDArray[np.uint8]]:
-    """The rows from one on that differ from a query by no more than is `worth` comparing, and by how much in all."""
-    some = np.flatnonzero(near <= worth)
+    """The live ones of some rows, counted from the `first`, and in how many bits all their words differ from a query's.
+
+    Their first words differ in `near` bits.
+    """
     if live is not None:
-        some = some[live[start + some]]
-    far = near[some]
-    for row, word in zip(rest, words[1:], strict=True):
-        far += _ones(row[some] ^ word)
-    return start + some, far
+        there = live[first + rows]
+        rows, near = rows[there], near[there]
+    for others, word in zip(rest, words[1:], strict=True):
+        near = near + _ones(others[rows] ^ word)
+    return first + rows, near
 
 
 def _apart(words: Counts, word: np.int64) -> npt.NDArray[np.uint8]:
