@@ -124,7 +124,7 @@ class _Middles:
         return count / len(self.queries)
 
     def share(self, index: ListIndex) -> float:
-        """Of the lists likeliest to hold the best rows, the share in which items are to be searched."""
+        """The share of the lists, those likeliest to hold the best rows, in which items are to be searched."""
         asking = Asking(self.view, index, Question(self.queries, index.form.compatibility, 1.0))
         likely = asking.asked(np.arange(len(self.queries))).likely
         own: Reals = np.take_along_axis(likely, index.owners(self.rows.ravel()).reshape(self.rows.shape), axis=1)
