@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from softkv.asking.indexed import placed_by
 from softkv.asking.lists import Asking
@@ -46,13 +47,15 @@ def signed(index: ListIndex, snapshot: Snapshot, now: View, progress: Stages) ->
     missing, lost = [middles.missing(index, tolerance) for tolerance in TOLERANCES], middles.lost(index)
     if not any(missing) and lost <= MISSED:
         return index
-    warmest = [*(0.0 if one is None else one.warmest for one in missing), np.inf if lost > MISSED else 0.0]
     placed, told = placed_by(index.form, snapshot), partial(progress, "noting signs of rows")
-    upto, share = (np.array(one, np.float32) for one in (warmest, [middles.share(index)]))
-    signs = replace(Signs.of(placed, index.rows, told), warmest=upto, share=share)
-    found = replace(index, signs=signs)
-    helps = [middles.off(found, one.temperature, one.tolerance) <= LEFT * one.off for one in missing if one is not None]
-    return found if any(helps) or middles.lost(found) <= LEFT * lost else index
+    found = replace(index, signs=replace(Signs.of(placed, index.rows, told), share=middles.share(index)))
+    warmest = [
+        one.warmest if one and middles.off(found, one.temperature, one.tolerance) <= LEFT * one.off else 0.0
+        for one in missing
+    ]
+    warmest.append(np.inf if lost > MISSED and middles.lost(found) <= LEFT * lost else 0.0)
+    signs = found.signs and replace(found.signs, warmest=np.array(warmest, np.float32))
+    return replace(index, signs=signs if any(warmest) else None)
 
 
 class _Missing(NamedTuple):
@@ -90,20 +93,24 @@ class _Middles:
         return None
 
     def lost(self, index: ListIndex) -> float:
-        """The share of which an item is among the two best, and is not found."""
+        """The share of which an item is among the two best, and is not found though the answer is sure."""
         question = Question(self.queries, index.form.compatibility, 1.0, k=2, tolerance=TOLERANCES[0])
         asking = Asking(self.view, index, question)
         some = np.flatnonzero(asking.suited())
         if not len(some):
             return 0.0
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            near = asking.answers(some).near
+            found = asking.answers(some)
+            near = found.near
             better = self._logits(asking, some) > near.logits[:, 1:2]
         unread = ~(self.rows[some][:, :, None] == near.rows[:, None]).any(2)
-        return float((better & unread).any(1).sum()) / len(self.queries)
+        return float((found.sure & (better & unread).any(1)).sum()) / len(self.queries)
 
     def off(self, index: ListIndex, temperature: float, tolerance: float) -> float:
-        """The share of which the answer is off by more than it states, since it leaves out an item."""
+        """The share of those answered of which the answer is off by more than it states, since it leaves out an item.
+
+        Few that are answered count as some more.
+        """
         compared = index.form.compatibility
         question = Question(self.queries, compared, temperature, tolerance=tolerance, show=SHOWN)
         asking = Asking(self.view, index, question)
@@ -121,16 +128,16 @@ class _Middles:
                 apart, total = np.sqrt(arena.some_values(pair).squares(found.blend.value[place])), weights.sum()
                 wrong = weights @ apart > (1.0 + total) * found.error[place]
                 count += int(wrong or np.log1p(total) > found.log_mass_error[place])
-        return count / len(self.queries)
+        return count / max(int(found.sure.sum()), len(self.queries) // 4)
 
-    def share(self, index: ListIndex) -> float:
-        """The share of the lists, those likeliest to hold the best rows, in which items are to be searched."""
+    def share(self, index: ListIndex) -> npt.NDArray[np.float32]:
+        """The share of the lists, those likeliest to hold the best rows, in which items are to be searched, (1,)."""
         asking = Asking(self.view, index, Question(self.queries, index.form.compatibility, 1.0))
         likely = asking.asked(np.arange(len(self.queries))).likely
         own: Reals = np.take_along_axis(likely, index.owners(self.rows.ravel()).reshape(self.rows.shape), axis=1)
         before: Floats = (likely[:, None] > own[:, :, None]).mean(2)
         usual = float(quantile_of(before.ravel(), USUAL))
-        return min(1.0, FARTHER * usual + 1.0 / len(index.lists.counts))
+        return np.full(1, min(1.0, FARTHER * usual + 1.0 / len(index.lists.counts)), np.float32)
 
     def _logits(self, asking: Asking, some: Rows) -> Reals:
         """The logits of some of them with the two items that each lies between, (b, 2)."""

@@ -13,7 +13,6 @@ are compared themselves (search.py). Where signs are needed tells database/middl
 Shapes: n rows, d key width, w words of 64 bits.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -26,6 +25,7 @@ from softkv.progress import Progress, untold
 PLANES = 192
 TOLERANCES = 0.01, 0.05  # for which it is known up to which temperature rows have to be found by their signs
 WORD = 64  # planes of a word
+SAME = 1.05  # times a tolerance that is one of these all the same
 SAMPLE = 1 << 14  # rows that tell how keys vary
 LEAST = 1e-4  # the least variance along an axis, as a share of the largest
 TINY = 1e-30  # the least variance of all
@@ -96,11 +96,11 @@ class Signs:
     def needed(self, temperatures: Floats, tolerance: float | None) -> Flags:
         """Whether rows that are like a query have to be found, (b,), for a tolerance, or for the k best if None.
 
-        Below the first of TOLERANCES as for this, above as for both.
+        Up to the first of TOLERANCES, and a little more, as for this one; above as for both.
         """
         small, large, warmest = self.warmest.tolist()
         if tolerance is not None:
-            warmest = small if tolerance <= math.sqrt(math.prod(TOLERANCES)) else max(small, large)
+            warmest = small if tolerance <= SAME * TOLERANCES[0] else max(small, large)
         found: Flags = temperatures <= warmest
         return found
 
@@ -109,17 +109,20 @@ class Signs:
         words = self.coded(point[None])[0]
         runs = list(zip(starts.tolist(), stops.tolist(), strict=True))
         near = _apart(np.concatenate([self.first[:0], *(self.first[start:stop] for start, stop in runs)]), words[0])
-        sample = near[:: max(1, len(near) // SAMPLE)]
+        late = None if self.late is None else _apart(self.late[0], words[0])
+        sample, ends = near[:: max(1, len(near) // SAMPLE)], (stops - starts).cumsum()
         place = int(WORTH * len(sample))
         worth = int(np.partition(sample, place)[place]) if len(sample) else WORD
-        some, ends = np.flatnonzero(near <= worth), (stops - starts).cumsum()
-        rows = some + (stops - ends)[np.searchsorted(ends, some, side="right")]
-        rows, far = _apart_in_all(rows, near[some], self.rest, words, live, 0)
-        if self.late is not None:
-            near = _apart(self.late[0], words[0])
-            some = np.flatnonzero(near <= worth)
-            also = _apart_in_all(some, near[some], self.late[1], words, live, len(self.first))
-            rows, far = np.append(rows, also[0]), np.append(far, also[1])
+        for most in (worth, WORD):
+            some = np.flatnonzero(near <= most)
+            rows = some + (stops - ends)[np.searchsorted(ends, some, side="right")]
+            rows, far = _apart_in_all(rows, near[some], self.rest, words, live, 0)
+            if self.late is not None and late is not None:
+                some = np.flatnonzero(late <= most)
+                also = _apart_in_all(some, late[some], self.late[1], words, live, len(self.first))
+                rows, far = np.append(rows, also[0]), np.append(far, also[1])
+            if len(rows) >= FOUND:  # else hardly any of those rows is live
+                break
         found: Rows = rows[np.argpartition(far, FOUND)[:FOUND]] if len(rows) > FOUND else rows
         return found
 
@@ -143,6 +146,8 @@ class Signs:
             found = getattr(self, name)
             if found.shape != shape or found.dtype != np.float32 or np.isnan(found).any():
                 return f"holds signs by a {name} that is none"
+        if not 0.0 < self.share[0] <= 1.0:
+            return "holds signs of no lists"
         fits = self.first.shape == (rows,) and self.rest.shape == (PLANES // WORD - 1, rows)
         return None if fits and self.first.dtype == self.rest.dtype == np.int64 else "holds signs that are none"
 
