@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from softkv.asking.indexed import placed_by
+from softkv.asking.indexed import placed_by, with_labels
 from softkv.asking.lists import Asking
 from softkv.asking.question import Question
 from softkv.asking.view import View
@@ -43,10 +43,13 @@ def signed(index: ListIndex, snapshot: Snapshot, now: View, progress: Stages) ->
     if now.snapshot.generation != snapshot.generation or not len(live):
         return index
     index.facts["middles"] = ASKED
+    whole = index
+    if now.labels is not None:  # some may have come meanwhile
+        index = with_labels(index, len(now.labels))
     middles = _Middles.of(now, index, np.random.default_rng(3).choice(live, (ASKED, 2)))
     missing, lost = [middles.missing(index, tolerance) for tolerance in TOLERANCES], middles.lost(index)
     if not any(missing) and lost <= MISSED:
-        return index
+        return whole
     placed, told = placed_by(index.form, snapshot), partial(progress, "noting signs of rows")
     found = replace(index, signs=replace(Signs.of(placed, index.rows, told), share=middles.share(index)))
     warmest = [
@@ -55,7 +58,7 @@ def signed(index: ListIndex, snapshot: Snapshot, now: View, progress: Stages) ->
     ]
     warmest.append(np.inf if lost > MISSED and middles.lost(found) <= LEFT * lost else 0.0)
     signs = found.signs and replace(found.signs, warmest=np.array(warmest, np.float32))
-    return replace(index, signs=signs if any(warmest) else None)
+    return replace(whole, signs=signs if any(warmest) else None)
 
 
 class _Missing(NamedTuple):
