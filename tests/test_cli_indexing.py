@@ -62,7 +62,7 @@ def test_an_index_is_built_looked_at_and_dropped(store: Path) -> None:
     first, *stages, last = done.err.splitlines()
     assert first.startswith("this takes about ")
     assert first.endswith(" on the disk meanwhile and 1 MB in the end")
-    assert stages[:5] == [
+    assert [stage for stage in stages if stage != "noting signs of rows"] == [
         "finding centres",
         "assigning rows",
         "laying rows in order",

@@ -336,11 +336,11 @@ def test_an_index_is_not_built_again_where_nothing_changed(db: softkv.SoftKV, ca
         {"lists": 40},
         {"whole": True},
     ):
-        assert "rehearsing" in stages(db, **options), options
+        assert stages(db, **options)[-1] in ("rehearsing", "noting signs of rows"), options
     assert stages(db) == ["nothing has changed since the index was built"]
     db.add("1", np.zeros(3), vectors=keys_of(5, 1)[0], on_conflict="replace")
     db.compact()
-    assert "rehearsing" in stages(db)
+    assert stages(db)[-1] in ("rehearsing", "noting signs of rows")
     assert_right(db.path)
 
 
