@@ -15,7 +15,7 @@ from softkv.errors import IndexDamaged
 from softkv.index import measuring, planned, search, signs
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import ListIndex
-from softkv.index.signs import PLANES, Signs
+from softkv.index.signs import PLANES, Need, Signs
 from softkv.storage import Snapshot
 
 from .databases import count_as_large, measured_always
@@ -83,12 +83,13 @@ def test_keys_of_any_size_have_signs(scale: float) -> None:
 
 def test_rows_are_needed_for_any_tolerance_up_to_the_warmest_temperature() -> None:
     """A plan for 0.02 reads less than the one for 0.01 which was asked, so it is not known to miss as little."""
-    known = replace(made(keys_of(1, 400)), warmest=np.array([0.1, 0.5, 0.0], np.float32))
+    everywhere = np.ones(1, np.float32)
+    known = Need(np.array([0.1, 0.5, 0.0], np.float32), everywhere)
     asked = np.array([0.05, 0.3, 0.6])
     for tolerance, needed in ((0.001, 1), (0.01, 1), (0.0100001, 1), (0.02, 2), (0.05, 2), (0.5, 2)):
-        assert known.needed(asked, tolerance).sum() == needed
-    assert not known.needed(asked, None).any()
-    assert replace(known, warmest=np.array([0.0, 0.0, np.inf], np.float32)).needed(asked, None).all()
+        assert known.of(asked, tolerance).sum() == needed
+    assert not known.of(asked, None).any()
+    assert Need(np.array([0.0, 0.0, np.inf], np.float32), everywhere).of(asked, None).all()
 
 
 # Stores
@@ -132,6 +133,13 @@ def signs_of(db: softkv.SoftKV) -> Signs:
     return found
 
 
+def need_of(db: softkv.SoftKV) -> Need:
+    """For which lookups they are looked at."""
+    found = index_of(db).need
+    assert found is not None
+    return found
+
+
 def middles(snapshot: Snapshot, rows: np.ndarray, compatibility: str) -> np.ndarray:
     """The middles between the keys of two rows each; where only directions count, those of keys of one length."""
     keys = snapshot.vectors(rows.ravel()).reshape(*rows.shape, -1).astype(np.float64)
@@ -165,9 +173,9 @@ def unaided(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_answers_to_middles_are_as_near_as_they_say(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between any two items, late ones included, in a fresh process; without signs most such answers are wrong."""
     with softkv.open(path, "r") as db:
-        known, temperature = signs_of(db), 0.3 * db._view().usual_temperature
+        known, need, temperature = signs_of(db), need_of(db), 0.3 * db._view().usual_temperature
         options = {"temperature": temperature, "tolerance": 0.05}
-        assert temperature <= known.warmest[1]
+        assert temperature <= need.warmest[1]
         assert known.late is not None
         (_, queries), (_, late) = asked(db), asked(db, ITEMS)
         answered, wrong = off(db, queries, **options)
@@ -205,7 +213,7 @@ def test_measured_answers_read_the_lists_of_rows_like_the_query(path: Path, monk
     monkeypatch.setattr(measuring, "lists_alike", lambda *some: given.append(alike(*some)) or given[-1])
     with softkv.open(path, "r") as db:
         (rows, queries), index, found = asked(db, 0, ITEMS), index_of(db), list[bool]()
-        options = {"temperature": float(signs_of(db).warmest[:2].max()), "tolerance": 0.05}
+        options = {"temperature": float(need_of(db).warmest[:2].max()), "tolerance": 0.05}
         for pair, query in zip(rows[:30], queries, strict=False):
             given.clear()
             db.lookup(query, mask=np.arange(len(db)) >= 0, **options)
@@ -234,7 +242,7 @@ def test_signs_are_those_of_the_rows_as_they_lie(path: Path) -> None:
 def test_warm_queries_need_no_signs(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no single row matters, none is looked for."""
     with softkv.open(path, "r") as db:
-        warmest, queries, looked = float(signs_of(db).warmest[:2].max()), keys_of(9, 30), list[Any]()
+        warmest, queries, looked = float(need_of(db).warmest[:2].max()), keys_of(9, 30), list[Any]()
         found = Signs.found
         monkeypatch.setattr(Signs, "found", lambda *given: looked.append(given) or found(*given))
         db.lookup(queries, temperature=1.01 * warmest, tolerance=0.05)
@@ -270,7 +278,7 @@ def test_an_index_of_before_is_asked_as_it_is_and_gets_signs_when_it_is_built_ag
 
     def before(index: ListIndex) -> ListIndex:
         facts = {name: fact for name, fact in index.facts.items() if name != "middles"}
-        return replace(index, signs=None, facts=facts)
+        return replace(index, signs=None, need=None, facts=facts)
 
     with softkv.open(path) as db:
         db.compact()

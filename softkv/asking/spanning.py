@@ -18,8 +18,9 @@ from softkv.asking.view import Spanned, View
 from softkv.errors import FormatTooNew, IndexDamaged
 from softkv.index.calibration import BEST, Calibration
 from softkv.index.encoding import decoded, encoded
-from softkv.index.lists import MEASURED, UNKNOWN, ListIndex
+from softkv.index.lists import MEASURED, UNKNOWN, IndexPart, ListIndex, Rehearsed
 from softkv.index.opening import LEVELS
+from softkv.index.signs import Need
 from softkv.index.verdict import CHANGED, Verdict
 from softkv.logs import log_of
 from softkv.maths.abreast import abreast, turned
@@ -60,26 +61,30 @@ class Spanning(View):
     @cached_property
     def index(self) -> ListIndex | None:
         """The lists of all stores; None if they cannot be put side by side."""
-        parts = [(one, one.view.index) for one in self.parts] if self.snapshot.rows <= MOST else []
-        known = [(one, index) for one, index in parts if index is not None]
+        there = [(one, one.view.index) for one in self.parts] if self.snapshot.rows <= MOST else []
+        known = [(one, index) for one, index in there if index is not None]
         if not known or not _alike([index.form for _, index in known]):
             return None
         indexes = [index for _, index in known]
-        joined, first = np.full(self.snapshot.rows, -1, np.int64), 0
+        joined, first, parts = np.full(self.snapshot.rows, -1, np.int64), 0, list[IndexPart]()
         for one, index in known:
+            parts.append(IndexPart(index, one.first, first))
             inside = np.repeat(np.arange(len(index.made_of)), np.diff(index.offsets))
             owners = np.concatenate([inside, index.joined])
             joined[one.first : one.first + len(owners)] = np.where(owners >= 0, owners + first, -1)
             first += len(index.made_of)
+        calibration, need, middles = self._rehearsed_by(indexes)
         return ListIndex(
             _form_of(indexes),
             np.zeros(first + 1, np.int64),
             self._lists(known),
-            self._calibration(indexes),
-            {"items": _made_of(indexes)},
+            calibration,
+            {"items": _made_of(indexes), "middles": middles},
             joined,
             sizes=np.concatenate([index.made_of for index in indexes]),
             bodies=_bodies(known),
+            need=need,
+            parts=parts,
         )
 
     def _lists(self, known: Sequence[tuple[Part, ListIndex]]) -> Lists:
@@ -93,14 +98,15 @@ class Spanning(View):
             kept = self.findings.spanned = Spanned(self.labels, indexes, parts, lists)
         return kept.lists
 
-    def _calibration(self, indexes: Sequence[ListIndex]) -> Calibration:
+    def _rehearsed_by(self, indexes: Sequence[ListIndex]) -> Rehearsed:
         """The calibration by all these lists together, while nearly all items are the same; else an empty one.
 
         All items of a store without an index count as added since. A single index is checked for its own changes.
         """
         added = sum(len(one.view.snapshot) for one in self.parts if one.view.index is None)
         if len(indexes) == 1:
-            return indexes[0].calibration if added <= CHANGED * _made_of(indexes) else UNREHEARSED
+            of_one = Rehearsed(indexes[0].calibration, indexes[0].need, indexes[0].facts.get("middles", 0))
+            return of_one if added <= CHANGED * _made_of(indexes) else UNREHEARSED
         file = self.rehearsed
         if file is None or added + sum(one.view.changes for one in self.parts) > CHANGED * _made_of(indexes):
             return UNREHEARSED
@@ -110,25 +116,28 @@ class Spanning(View):
         file.close()
         return kept[1]
 
-    def _read(self, file: IndexFile, marks: list[str]) -> Calibration:
+    def _read(self, file: IndexFile, marks: list[str]) -> Rehearsed:
         try:
             facts, arrays = decoded(file.read())
             found = Calibration(*((UNKNOWN | arrays)[name] for name in MEASURED))
-            if found.problem:
-                raise IndexDamaged(f"it {found.problem}")
-            return found if facts["of"] == marks else UNREHEARSED
+            need = Need.decoded(arrays)
+            if problem := found.problem or (need and need.problem):
+                raise IndexDamaged(f"it {problem}")
+            return Rehearsed(found, need, facts.get("middles", 0)) if facts["of"] == marks else UNREHEARSED
         except (IndexDamaged, FormatTooNew, KeyError) as error:
             LOG.warning("what all shards of %s rehearsed together cannot be used: %s", self.snapshot.path, error)
             return UNREHEARSED
 
     @property
     def rehearsed(self) -> IndexFile | None:
-        """The file of the calibration by the lists of all stores together, as `calibration_encoded` wrote it."""
+        """The file of the calibration by the lists of all stores together, as `rehearsed_encoded` wrote it."""
         return self.parts[0].view.snapshot.index(NAME) if self.parts else None
 
     def is_rehearsed(self, temperatures: Reals) -> bool:
         """Whether the present lists were rehearsed together at these temperatures."""
-        known = UNREHEARSED.temperatures if self.index is None else self.index.calibration.temperatures
+        if self.index is None or not self.index.facts["middles"]:
+            return False
+        known = self.index.calibration.temperatures
         return len(known) == len(temperatures) and np.allclose(known, temperatures, rtol=1e-6)
 
     @property
@@ -145,9 +154,11 @@ class Spanning(View):
         return next((one for one in verdicts if one is not None and one.withdrawn), None)
 
 
-def calibration_encoded(calibration: Calibration, indexes: Sequence[ListIndex]) -> bytes:
-    """The calibration by the lists of all these indexes together, as bytes that are kept with the first store."""
-    return b"".join(encoded({"of": _marks(indexes)}, {name: getattr(calibration, name) for name in MEASURED}))
+def rehearsed_encoded(rehearsed: Rehearsed, indexes: Sequence[ListIndex]) -> bytes:
+    """What the lists of all these indexes rehearsed together, as bytes that are kept with the first store."""
+    calibration, need, middles = rehearsed
+    arrays = {name: getattr(calibration, name) for name in MEASURED} | ({} if need is None else need.encoded())
+    return b"".join(encoded({"of": _marks(indexes), "middles": middles}, arrays))
 
 
 def _marks(indexes: Sequence[ListIndex]) -> list[str]:
@@ -193,6 +204,16 @@ def _as_given(index: ListIndex) -> Lists:
 
 
 _NONE = np.empty((0, 0, len(LEVELS)), np.float32)
-UNREHEARSED = Calibration(
-    np.empty(0, np.float32), _NONE, _NONE, _NONE, _NONE, np.empty(0, np.float32), np.empty((0, len(BEST)), np.float32)
+UNREHEARSED = Rehearsed(
+    Calibration(
+        np.empty(0, np.float32),
+        _NONE,
+        _NONE,
+        _NONE,
+        _NONE,
+        np.empty(0, np.float32),
+        np.empty((0, len(BEST)), np.float32),
+    ),
+    None,
+    0,
 )

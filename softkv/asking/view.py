@@ -25,9 +25,8 @@ from softkv.asking.together import Together
 from softkv.embedders import Identity
 from softkv.errors import NotExpressible, ZeroVector
 from softkv.guard.guard import Guard
-from softkv.index.calibration import Calibration
 from softkv.index.candidates import Proposer
-from softkv.index.lists import ListIndex
+from softkv.index.lists import ListIndex, Rehearsed
 from softkv.index.strata import Population
 from softkv.index.verdict import Verdict, changes
 from softkv.kinds import ValueKind
@@ -351,7 +350,7 @@ class Findings:
         self._temperatures: dict[tuple[str, Identity | None], Temperature] = {}
         self.indexes, self.proposers, self.projections = Indexes(), Proposers(), Projections()
         self.spanned: Spanned | None = None
-        self.rehearsed: tuple[tuple[object, ...], Calibration] | None = None  # of several stores, and by what
+        self.rehearsed: tuple[tuple[object, ...], Rehearsed] | None = None  # of several stores together, and by what
         self._reach: tuple[int, int, Reach] | None = None  # the generation, and how many of its rows were looked at
         # Reentrant: a signal handler may ask while it is held. What is found is put in place whole.
         self._lock = threading.RLock()

@@ -5,6 +5,7 @@ may lie in a list of which nothing is expected. Where too many answers leave out
 state, such rows have to be found by their signs (index/signs.py).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from softkv.index.calibration import quantile_of
 from softkv.index.lists import ListIndex
 from softkv.index.looks import scored
 from softkv.index.rehearsal import USUAL
-from softkv.index.signs import TOLERANCES, Signs
+from softkv.index.signs import TOLERANCES, Need, Signs
 from softkv.maths.blas import free_threads
 from softkv.ndarrays import Floats, Matrix, Reals, Rows
 from softkv.progress import Stages
@@ -39,26 +40,41 @@ def signed(index: ListIndex, snapshot: Snapshot, now: View, progress: Stages) ->
 
     Where rows have been laid in another order meanwhile, the index will not be written, and stays as it is.
     """
-    live = np.flatnonzero(now.snapshot.live[: index.rows])
-    if now.snapshot.generation != snapshot.generation or not len(live):
+    if now.snapshot.generation != snapshot.generation or not now.snapshot.live[: index.rows].any():
         return index
-    index.facts["middles"] = ASKED
-    whole = index
+    index.facts["middles"], asked = ASKED, index
     if now.labels is not None:  # some may have come meanwhile
-        index = with_labels(index, len(now.labels))
-    middles = _Middles.of(now, index, np.random.default_rng(3).choice(live, (ASKED, 2)))
+        asked = with_labels(index, len(now.labels))
+
+    def with_signs() -> ListIndex:
+        placed, told = placed_by(index.form, snapshot), partial(progress, "noting signs of rows")
+        return replace(asked, signs=Signs.of(placed, index.rows, told))
+
+    need, found = needed(asked, now, with_signs)
+    return replace(index, signs=None if need is None else found.signs, need=need)
+
+
+def needed(index: ListIndex, view: View, with_signs: Callable[[], ListIndex]) -> tuple[Need | None, ListIndex]:
+    """For which lookups rows have to be found by their signs, if for any and it helps, and the index with signs.
+
+    These are asked for where something is missing without them.
+    """
+    live = np.flatnonzero(view.snapshot.live[: index.known])
+    live = live[index.owners(live) >= 0]
+    if not len(live):
+        return None, index
+    middles = _Middles.of(view, index, np.random.default_rng(3).choice(live, (ASKED, 2)))
     missing, lost = [middles.missing(index, tolerance) for tolerance in TOLERANCES], middles.lost(index)
     if not any(missing) and lost <= MISSED:
-        return whole
-    placed, told = placed_by(index.form, snapshot), partial(progress, "noting signs of rows")
-    found = replace(index, signs=replace(Signs.of(placed, index.rows, told), share=middles.share(index)))
+        return None, index
+    always, share = np.full(len(TOLERANCES) + 1, np.inf, np.float32), middles.share(index)
+    found = replace(with_signs(), need=Need(always, share))
     warmest = [
         one.warmest if one and middles.off(found, one.temperature, one.tolerance) <= LEFT * one.off else 0.0
         for one in missing
     ]
     warmest.append(np.inf if lost > MISSED and middles.lost(found) <= LEFT * lost else 0.0)
-    signs = found.signs and replace(found.signs, warmest=np.array(warmest, np.float32))
-    return replace(whole, signs=signs if any(warmest) else None)
+    return Need(np.array(warmest, np.float32), share) if any(warmest) else None, found
 
 
 class _Missing(NamedTuple):

@@ -6,14 +6,17 @@ all together is smaller than the sum of theirs; how much smaller is found by ask
 Does not build the lists (indexing.py), nor estimate by them (asking/spanning.py).
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from softkv.asking.indexed import summable
-from softkv.asking.spanning import Spanning, calibration_encoded, turned_to
+from softkv.asking.spanning import Spanning, rehearsed_encoded, turned_to
 from softkv.database import indexing
+from softkv.database.middles import ASKED, needed
+from softkv.index.lists import Rehearsed
 from softkv.maths.abreast import abreast
 from softkv.maths.blas import free_threads
 from softkv.maths.summaries import Lists
@@ -64,4 +67,6 @@ def rehearsed_together(view: Spanning, temperatures: Reals, queries: Any, told: 
         scale=snapshot.value_scale,
         progress=partial(told or untold, "rehearsing all shards together"),
     )
-    return calibration_encoded(calibration, [index for _, index in known])
+    index = replace(view.index, calibration=calibration, need=None)
+    need, _ = needed(index, view, lambda: index)
+    return rehearsed_encoded(Rehearsed(calibration, need, ASKED), [index for _, index in known])

@@ -8,10 +8,10 @@ Does not read rows (search.py), find the lists of late rows (late.py), or build 
 Shapes: l lists, m rows behind the lists that were looked at, d key width, p value width.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,13 +21,13 @@ from softkv.index.encoding import decoded, encoded
 from softkv.index.opening import LEVELS
 from softkv.index.outline import Outline
 from softkv.index.shuffling import problem_of_heads
-from softkv.index.signs import Signs
+from softkv.index.signs import Need, Signs
 from softkv.maths.forms import FORMS, Form
 from softkv.maths.metric import Metric
 from softkv.maths.moments import with_rows
 from softkv.maths.shares import Shares
 from softkv.maths.summaries import Lists, Units
-from softkv.ndarrays import AnyArray, Counts, Reals
+from softkv.ndarrays import AnyArray, Counts, Flags, Reals
 
 OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows
 FAR = 1.15  # how far a late row may be from the mean of its list, in radii of the list
@@ -59,6 +59,22 @@ def _nobody() -> Counts:
     return np.empty(0, np.int64)
 
 
+class Rehearsed(NamedTuple):
+    """What lists have rehearsed."""
+
+    calibration: Calibration
+    need: Need | None  # for which lookups rows have to be found by their signs
+    middles: int  # how many middles of two items were asked to find that out
+
+
+class IndexPart(NamedTuple):
+    """An index whose rows and lists are some of those of another one."""
+
+    of: "ListIndex"
+    row: int  # the first of its rows there
+    first: int  # the first of its lists there
+
+
 @dataclass(frozen=True, eq=False)
 class ListIndex:
     """Lists of the first rows of an arena."""
@@ -76,6 +92,8 @@ class ListIndex:
     outline: Outline | None = None  # of the rows in lists, where it is worth its size
     late: Outline | None = None  # of the rows behind them, where it is known of all
     signs: Signs | None = None  # of the rows in lists and behind them, where plans miss rows that are like a query
+    need: Need | None = None  # for which lookups these have to be found
+    parts: Sequence[IndexPart] = ()  # whose signs are looked at, where the rows are those of several stores
 
     @property
     def rows(self) -> int:
@@ -170,6 +188,21 @@ class ListIndex:
         length = float(np.linalg.norm(query))
         return query * (self.quick.usual_length / length) if length > 0 else query
 
+    def alike(self, point: Reals, lists: Counts, live: Flags | None) -> Counts:
+        """The rows that signs tell are most like a point (`point_of`): `live` ones of some lists, in order, late ones.
+
+        Where there are several parts, as many of each.
+        """
+        if self.signs is not None:
+            return self.signs.found(point, *runs_of(self.offsets, lists), live)
+        found = [np.empty(0, np.int64)]
+        for part, row, first in self.parts:
+            own = lists[np.searchsorted(lists, first) : np.searchsorted(lists, first + len(part.made_of))] - first
+            moved = self.form.centre - part.form.centre if self.form.measures_distance else 0.0
+            there = None if live is None else live[row : row + part.known]
+            found.append(row + part.alike(point + moved, own, there))
+        return np.concatenate(found)
+
     def without(self, rows: Counts, keys: Reals, values: Reals) -> "ListIndex":
         """The index without these rows, given by their keys (as the form makes them) and values."""
         owners = self.owners(rows)
@@ -185,7 +218,7 @@ class ListIndex:
         lists = with_rows(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
         changed = replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of)
-        return replace(changed, heads=None, outline=None, signs=None)
+        return replace(changed, heads=None, outline=None, signs=None, need=None)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -195,8 +228,8 @@ class ListIndex:
         rows = {"offsets": self.offsets, "joined": self.joined}
         form = {"centre": self.form.centre, "lengths": self.form.lengths}
         known = {name: x for name, x in (("sizes", self.sizes), ("heads", self.heads)) if x is not None}
-        known |= {} if self.outline is None else self.outline.encoded()
-        known |= {} if self.signs is None else self.signs.encoded()
+        for one in (self.outline, self.signs, self.need):
+            known |= {} if one is None else one.encoded()
         return encoded(facts, rows | form | known | arrays)
 
     @classmethod
@@ -226,6 +259,7 @@ class ListIndex:
                 heads=arrays.get("heads"),
                 outline=Outline.decoded(arrays),
                 signs=Signs.decoded(arrays),
+                need=Need.decoded(arrays),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise IndexDamaged(f"the index lacks {error}: build the index again") from error
@@ -251,6 +285,8 @@ class ListIndex:
             problem = problem or self.outline.problem(self.rows, self.lists.leading)
         if self.signs is not None:
             problem = problem or self.signs.problem(self.rows, self.form.placed_width(key_width))
+        if self.need is not None:
+            problem = problem or self.need.problem
         return problem or self._problem_of_rows(rows) or self.calibration.problem
 
     def _problem_of_rows(self, rows: int) -> str | None:
@@ -266,6 +302,14 @@ class ListIndex:
         if not (self.lists.counts <= np.diff(self.offsets) + np.bincount(joined + 1, minlength=lists + 1)[1:]).all():
             return "counts more rows than there are"
         return None
+
+
+def runs_of(offsets: Counts, lists: Counts) -> tuple[Counts, Counts]:
+    """Where runs of rows start and stop that some lists, in order, make up."""
+    lists = lists[offsets[lists + 1] > offsets[lists]]
+    starts, stops = offsets[lists], offsets[lists + 1]
+    apart = np.flatnonzero(starts[1:] != stops[:-1])
+    return (starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]) if len(lists) else (starts, stops)
 
 
 def statistics_encoded(lists: Lists, prefix: str = "") -> dict[str, AnyArray]:

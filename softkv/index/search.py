@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from softkv.index.lists import ListIndex
+from softkv.index.lists import ListIndex, runs_of
 from softkv.index.opening import closeness, likeliest, ranked
 from softkv.maths.blas import shared
 from softkv.maths.blending import Blend, Numbers, Values, Vectors, merge
@@ -113,20 +113,18 @@ def lists_alike(index: ListIndex, arena: Readable, asked: Asked, tolerance: floa
     Whether it does depends on the tolerance; there is none where the k best are asked for. The others get lists that
     are read anyway.
     """
-    signs = index.signs
-    if signs is None:
+    if index.need is None:
         return None
-    needed = np.flatnonzero(signs.needed(asked.temperatures, tolerance))
+    needed = np.flatnonzero(index.need.of(asked.temperatures, tolerance))
     if not len(needed):
         return None
     found = np.repeat(asked.likely.argmax(1)[:, None], KIN, axis=1)
-    most = math.ceil(signs.share[0] * asked.likely.shape[1])
+    most = math.ceil(index.need.share[0] * asked.likely.shape[1])
 
     def find(start: int, stop: int) -> None:
         for number in needed[start:stop].tolist():
             lists = np.argpartition(-asked.likely[number], most - 1)[:most]
-            runs = _joined(index.offsets, np.sort(lists))
-            rows = signs.found(index.point_of(asked.vectors[number]), *runs, arena.live)
+            rows = index.alike(index.point_of(asked.vectors[number]), np.sort(lists), arena.live)
             logits = np.empty((1, len(rows)), np.float32)
             if len(rows):
                 asked.score_some(rows)(np.array([number]), 0, len(rows), logits)
@@ -306,17 +304,9 @@ def _runs(offsets: Rows, lists: Sequence[Rows]) -> list[Run]:
 
 def neighbours(offsets: Rows, lists: Rows) -> list[Run]:
     """The runs of lists for a single query, where those that lie side by side are one."""
-    starts, stops = _joined(offsets, lists)
+    starts, stops = runs_of(offsets, lists)
     alone = np.zeros(1, np.int64)
     return [Run(start, stop, alone) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-
-
-def _joined(offsets: Rows, lists: Rows) -> tuple[Rows, Rows]:
-    """Where runs of rows start and stop that some lists, in order, make up."""
-    lists = lists[offsets[lists + 1] > offsets[lists]]
-    starts, stops = offsets[lists], offsets[lists + 1]
-    apart = np.flatnonzero(starts[1:] != stops[:-1])
-    return (starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]) if len(lists) else (starts, stops)
 
 
 def tail_of(index: ListIndex, arena: Readable, asked: Asked, show: int) -> Near | None:

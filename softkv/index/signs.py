@@ -13,8 +13,9 @@ are compared themselves (search.py). Where signs are needed tells database/middl
 Shapes: n rows, d key width, w words of 64 bits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,11 +35,46 @@ FOUND = 24  # rows that are found for each query
 BLOCK = 1 << 15  # rows whose bits are compared together: they fit into the caches
 CODED = 1 << 13  # rows that are coded together
 PREFIX = "signs."  # of the names of its arrays
-_NUMBERS = "middle", "turn", "warmest", "share"
-_WORDS = "first", "rest"
+_NEED = "warmest", "share"
+_SIGNS = "middle", "turn", "first", "rest"
 _ONES = np.array([bin(number).count("1") for number in range(1 << 8)], np.uint8)
 
+Known = TypeVar("Known")
 PlacedKeys = Callable[[int, int], Reals]  # the keys of some consecutive rows, as a form places them
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Need:
+    """For which lookups rows have to be found by their signs, and in which lists."""
+
+    warmest: npt.NDArray[np.float32]  # (3,), up to which temperature, for each of TOLERANCES, and for the k best
+    share: npt.NDArray[np.float32]  # (1,), of the lists, those likeliest to hold the best rows
+
+    def of(self, temperatures: Floats, tolerance: float | None) -> Flags:
+        """Whether rows that are like a query have to be found, (b,), for a tolerance, or for the k best if None.
+
+        Up to the first of TOLERANCES, and a little more, as for this one; above as for both.
+        """
+        small, large, warmest = self.warmest.tolist()
+        if tolerance is not None:
+            warmest = small if tolerance <= SAME * TOLERANCES[0] else max(small, large)
+        found: Flags = temperatures <= warmest
+        return found
+
+    def encoded(self) -> dict[str, AnyArray]:
+        """The arrays."""
+        return {f"{PREFIX}{name}": getattr(self, name) for name in _NEED}
+
+    @classmethod
+    def decoded(cls, arrays: Mapping[str, AnyArray]) -> "Need | None":
+        """What is in these arrays, which may be anything (`problem`); None where there is nothing."""
+        return _decoded(cls, _NEED, arrays)
+
+    @property
+    def problem(self) -> str | None:
+        """Why these numbers cannot be, if so."""
+        problem = _problem_of(self, {"warmest": (len(TOLERANCES) + 1,), "share": (1,)})
+        return problem or (None if 0.0 < self.share[0] <= 1.0 else "holds signs of no lists")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,15 +83,13 @@ class Signs:
 
     middle: npt.NDArray[np.float32]  # (d,), where all planes meet
     turn: npt.NDArray[np.float32]  # (d, PLANES), their directions
-    warmest: npt.NDArray[np.float32]  # (3,), up to which temperature needed, for each of TOLERANCES, and the k best
-    share: npt.NDArray[np.float32]  # (1,), of the lists, those likeliest to hold the best rows, in which rows are found
     first: Counts  # (n,)
     rest: Counts  # (w - 1, n)
     late: tuple[Counts, Counts] | None = None  # the first and the other words of the rows behind the lists
 
     @classmethod
     def of(cls, placed: PlacedKeys, total: int, progress: Progress = untold) -> "Signs":
-        """The signs of so many rows, needed at all temperatures, by which rows are found in all lists."""
+        """The signs of so many rows."""
         runs = np.linspace(0, max(0, total - SAMPLE // 32), 32).astype(np.int64)
         some = np.concatenate([placed(start, min(start + SAMPLE // 32, total)) for start in runs.tolist()])
         some = some.astype(np.float64)
@@ -66,9 +100,8 @@ class Signs:
         normals = np.random.default_rng(0).standard_normal((len(axes), max(PLANES, len(axes))))
         normals = np.linalg.qr(normals)[0] if len(axes) >= PLANES else normals
         turn = (axes * stretched) @ normals[:, :PLANES]
-        always, everywhere = np.full(len(TOLERANCES) + 1, np.inf, np.float32), np.ones(1, np.float32)
         nothing = np.empty(0, np.int64), np.empty((PLANES // WORD - 1, 0), np.int64)
-        found = cls(middle.astype(np.float32), turn.astype(np.float32), always, everywhere, *nothing)
+        found = cls(middle.astype(np.float32), turn.astype(np.float32), *nothing)
         return found.anew(placed, total, progress)
 
     def anew(self, placed: PlacedKeys, total: int, progress: Progress = untold) -> "Signs":
@@ -92,17 +125,6 @@ class Signs:
         """The signs with the words of the rows behind the lists, (n, w)."""
         parts = None if words is None else (np.ascontiguousarray(words[:, 0]), np.ascontiguousarray(words[:, 1:].T))
         return replace(self, late=parts)
-
-    def needed(self, temperatures: Floats, tolerance: float | None) -> Flags:
-        """Whether rows that are like a query have to be found, (b,), for a tolerance, or for the k best if None.
-
-        Up to the first of TOLERANCES, and a little more, as for this one; above as for both.
-        """
-        small, large, warmest = self.warmest.tolist()
-        if tolerance is not None:
-            warmest = small if tolerance <= SAME * TOLERANCES[0] else max(small, large)
-        found: Flags = temperatures <= warmest
-        return found
 
     def found(self, point: Reals, starts: Counts, stops: Counts, live: Flags | None) -> Rows:
         """The rows that are most like a point, (d,), as keys are placed: `live` ones of some runs, and late ones."""
@@ -128,34 +150,42 @@ class Signs:
 
     def encoded(self) -> dict[str, AnyArray]:
         """The arrays, but for those of late rows."""
-        return {f"{PREFIX}{name}": getattr(self, name) for name in _NUMBERS + _WORDS}
+        return {f"{PREFIX}{name}": getattr(self, name) for name in _SIGNS}
 
     @classmethod
     def decoded(cls, arrays: Mapping[str, AnyArray]) -> "Signs | None":
         """What is in these arrays, which may be anything (`problem`); None where there is nothing."""
-        names = [f"{PREFIX}{name}" for name in _NUMBERS + _WORDS]
-        if not any(name in arrays for name in names):
-            return None
-        middle, turn, warmest, share, first, rest = (arrays[name] for name in names)
-        return cls(middle, turn, warmest, share, first, rest)
+        return _decoded(cls, _SIGNS, arrays)
 
     def problem(self, rows: int, width: int) -> str | None:
         """Why these cannot be the signs of so many rows of keys of this width, if so."""
-        shapes = {"middle": (width,), "turn": (width, PLANES), "warmest": (len(TOLERANCES) + 1,), "share": (1,)}
-        for name, shape in shapes.items():
-            found = getattr(self, name)
-            if found.shape != shape or found.dtype != np.float32 or np.isnan(found).any():
-                return f"holds signs by a {name} that is none"
-        if not 0.0 < self.share[0] <= 1.0:
-            return "holds signs of no lists"
         fits = self.first.shape == (rows,) and self.rest.shape == (PLANES // WORD - 1, rows)
-        return None if fits and self.first.dtype == self.rest.dtype == np.int64 else "holds signs that are none"
+        if not fits or not self.first.dtype == self.rest.dtype == np.int64:
+            return "holds signs that are none"
+        return _problem_of(self, {"middle": (width,), "turn": (width, PLANES)})
 
     @staticmethod
     def problem_of(rows: int, words: AnyArray) -> str | None:
         """Why these cannot be the words of so many rows, (n, w), if so."""
         fits = words.shape == (rows, PLANES // WORD) and words.dtype == np.int64
         return None if fits else "holds signs that are none"
+
+
+def _decoded(kind: Callable[..., Known], names: Sequence[str], arrays: Mapping[str, AnyArray]) -> Known | None:
+    """What was written by these names; None where nothing was."""
+    written = [f"{PREFIX}{name}" for name in names]
+    if not any(name in arrays for name in written):
+        return None
+    return kind(*(arrays[name] for name in written))
+
+
+def _problem_of(known: Need | Signs, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Why arrays of these shapes cannot be, if so."""
+    for name, shape in shapes.items():
+        found = getattr(known, name)
+        if found.shape != shape or found.dtype != np.float32 or np.isnan(found).any():
+            return f"holds signs by a {name} that is none"
+    return None
 
 
 def _apart_in_all(

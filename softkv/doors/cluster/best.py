@@ -30,7 +30,10 @@ def merged_best(sides: Sides, k: int, temperature: Any, cells: Callable[[Rows], 
     moved = np.where(sides.kinds > 0, 0.0, sides.column("log_mass_error")).max(0)
     best = _Best.of(every, logits, k, cells, moved)
     log_mass: Floats = best.blend.log_mass
-    shared = np.where(np.isnan(every.log_mass), log_mass, every.log_mass)  # weights are shares of it
+    unknown = np.isnan(every.log_mass)  # then others weigh nothing among the k
+    shared = np.where(unknown, log_mass, every.log_mass)  # weights are shares of it
+    shown = every.rows[:, :show].copy()
+    shown[unknown, k:] = -1
     return replace(
         every,
         value=like(every.value, best.blend.value),
@@ -38,9 +41,9 @@ def merged_best(sides: Sides, k: int, temperature: Any, cells: Callable[[Rows], 
         effective=best.blend.effective,
         mass=np.minimum(np.exp(log_mass - every.log_mass), 1.0),
         scored=(every.rows[:, :k] >= 0).sum(1),
-        rows=every.rows[:, :show],
-        weights=np.where(every.rows >= 0, np.exp(logits - shared[:, None]), 0.0)[:, :show],
-        scores=every.scores[:, :show],
+        rows=shown,
+        weights=np.where(shown >= 0, np.exp(logits - shared[:, None])[:, :show], 0.0),
+        scores=np.where(shown >= 0, every.scores[:, :show], -np.inf),
         error=None if every.error is None else best.error + sides.column("error").max(0),
         effective_error=None,
         spread_error=None,
