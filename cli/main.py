@@ -111,7 +111,10 @@ def main() -> None:
         with suppress(OSError):
             error.show()
         sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (click.Abort, KeyboardInterrupt) as error:
+        # Subtle: click takes every EOFError for a user who ended the input. Nothing here asks one, so it is a fault.
+        if isinstance(error.__cause__, EOFError):
+            raise error.__cause__ from None
         sys.exit(INTERRUPTED)
     except OSError as error:  # a pipe that was closed, a disk that is full: the rest cannot be written
         if isinstance(error, BrokenPipeError):

@@ -1,5 +1,7 @@
 """The `softkv` command: its help, its exit codes, its messages."""
 
+import atexit
+import gc
 import os
 import re
 import shlex
@@ -13,7 +15,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from softkv_cli import wording
+from softkv_cli import main, wording
 from softkv_cli.main import softkv
 
 import softkv as softkv_library
@@ -310,3 +312,16 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
     assert "added 3" in done.stderr
     assert "arithmetic" in done.stdout
     assert (tmp_path / "films.jsonl").exists()
+
+
+def test_an_end_of_file_in_the_code_is_no_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown, such as that of a module which a full disk has cut off, and no exit with 130 that says nothing."""
+
+    def cut_off(name: str, package: str) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr(main, "import_module", cut_off)
+    monkeypatch.setattr(sys, "argv", ["softkv", "path"])
+    with pytest.raises(EOFError, match="marshal data too short"):
+        main.main()
+    atexit.unregister(gc.freeze)
