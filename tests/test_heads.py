@@ -374,3 +374,15 @@ def test_answers_of_heads_are_as_sure_as_the_least_sure_head() -> None:
     assert of_least_sure(found, (2, 4)) == {"error_kind": told, "route": told, "reason": reasons}
     alike: Any = SimpleNamespace(error_kind="measured", route="measured", reason="why")
     assert of_least_sure(alike, (2, 4)) == vars(alike)
+
+
+@pytest.mark.parametrize("compared", ["dot", "gaussian"])
+def test_heads_compare_as_transformers_do_however_the_store_compares(tmp_path: Path, compared: str) -> None:
+    """By scaled_dot at temperature 1, as the help of lookup says; another way and temperature may be given."""
+    heads = Heads(**ARRAYS)
+    with softkv.open(tmp_path / "a", compatibility=compared, temperature=0.1) as db:
+        db.add(vectors=KEYS, values=VALUES)
+        for options in ({}, {"compatibility": "dot", "temperature": 2.0}):
+            expected = soft_lookup(QUERIES, KEYS, VALUES, heads=heads, **options).value
+            np.testing.assert_allclose(db.lookup(QUERIES, heads=heads, **options).value, expected, atol=1e-4)
+        assert "by scaled_dot at temperature 1 unless others are given" in str(db.lookup.__doc__)

@@ -216,7 +216,7 @@ class Asker(ABC):
                 `tolerance=0`, and where a promise could not be kept otherwise, all items are scanned.
             where: Only items whose payload matches, such as {"year": {"$gte": 2000}}.
             mask: Boolean, (items,) or (queries, items) in the order of the store: True where a query may see an item.
-            heads: Learned projections, several lookups at once; the temperature is then 1, unless given.
+            heads: Learned projections, several lookups at once, by scaled_dot at temperature 1 unless others are given.
             projection: Compare as the store has learned to (`fit`), if it has, and not by another compatibility or with
                 heads; the temperature is then 1, unless given. False compares as if it had never learned.
             show: How many of the heaviest items to name as contributors.
