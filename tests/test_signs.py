@@ -260,6 +260,25 @@ def test_signs_that_do_not_help_are_not_kept(large: None, path: Path, monkeypatc
         assert index_of(db).signs is None
 
 
+@pytest.mark.parametrize("compatibility", ["dot", "gaussian"])
+def test_middles_as_long_as_the_items_are_found(
+    compatibility: str, large: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all keys and queries have one length, a middle that is shorter is no query like theirs."""
+    keys = keys_of(1, ITEMS).astype(np.float64)
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    with softkv.open(tmp_path / "s", value="vector", compatibility=compatibility) as db:
+        db.add(vectors=keys, values=values_of("vector", keys.astype(np.float32)))
+        db.build_index()
+        queries, temperature = asked(db)[1].astype(np.float64), db._view().usual_temperature
+        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+        aided = off(db, queries, temperature=0.3 * temperature, tolerance=0.05)
+        unaided(monkeypatch)
+        before = off(db, queries, temperature=0.3 * temperature, tolerance=0.05)
+    assert aided[1] <= 0.1 * aided[0] > 0
+    assert before[1] > 0.15 * before[0] > 0
+
+
 def test_stores_that_need_none_have_none(tmp_path: Path, large: None) -> None:
     """Where keys have few dimensions, the lists nearest to a middle hold the rows that are like it."""
     keys = np.random.default_rng(0).standard_normal((6000, 3))

@@ -2,7 +2,8 @@
 
 A query in the middle between two keys is like both, more than like any other key where keys have no clusters, and each
 may lie in a list of which nothing is expected. Where too many answers leave out these and so are off by more than they
-state, such rows have to be found by their signs (index/signs.py).
+state, such rows have to be found by their signs (index/signs.py). A middle is shorter than the keys, and so unlike them
+where all keys are equally long: it is asked for as it is, and made as long as they are.
 """
 
 from collections.abc import Callable
@@ -63,18 +64,14 @@ def needed(index: ListIndex, view: View, with_signs: Callable[[], ListIndex]) ->
     live = live[index.owners(live) >= 0]
     if not len(live):
         return None, index
-    middles = _Middles.of(view, index, np.random.default_rng(3).choice(live, (ASKED, 2)))
-    missing, lost = [middles.missing(index, tolerance) for tolerance in TOLERANCES], middles.lost(index)
-    if not any(missing) and lost <= MISSED:
+    both = _Middles.both(view, index, np.random.default_rng(3).choice(live, (ASKED, 2)))
+    wrong = [middles.wrong(index) for middles in both]
+    if not any(one.is_much for one in wrong):
         return None, index
-    always, share = np.full(len(TOLERANCES) + 1, np.inf, np.float32), middles.share(index)
+    always, share = np.full(len(TOLERANCES) + 1, np.inf, np.float32), np.max([one.share(index) for one in both], axis=0)
     found = replace(with_signs(), need=Need(always, share))
-    warmest = [
-        one.warmest if one and middles.off(found, one.temperature, one.tolerance) <= LEFT * one.off else 0.0
-        for one in missing
-    ]
-    warmest.append(np.inf if lost > MISSED and middles.lost(found) <= LEFT * lost else 0.0)
-    return Need(np.array(warmest, np.float32), share) if any(warmest) else None, found
+    warmest = np.max([middles.helped(found, one) for middles, one in zip(both, wrong, strict=True)], axis=0)
+    return Need(warmest, share) if warmest.any() else None, found
 
 
 class _Missing(NamedTuple):
@@ -86,6 +83,18 @@ class _Missing(NamedTuple):
     off: float  # how many are then
 
 
+class _Wrong(NamedTuple):
+    """What an index answers wrongly."""
+
+    missing: list[_Missing | None]  # for each of TOLERANCES
+    lost: float  # of the two best
+
+    @property
+    def is_much(self) -> bool:
+        """Whether it is more than may be."""
+        return any(self.missing) or self.lost > MISSED
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Middles:
     """The middles of some pairs of items."""
@@ -95,12 +104,30 @@ class _Middles:
     queries: Matrix  # (c, d)
 
     @classmethod
-    def of(cls, view: View, index: ListIndex, rows: Rows) -> "_Middles":
-        """The middles of the keys of two rows each; where only directions count, as if all were equally long."""
+    def both(cls, view: View, index: ListIndex, rows: Rows) -> "list[_Middles]":
+        """The middles of the keys of two rows each, and these made as long as the keys; one where lengths count not."""
         keys: Reals = view.snapshot.vectors(rows.ravel()).astype(np.float64)
         if index.form.name == "cosine":
             keys = index.form.keys(keys)
-        return cls(view, rows, keys.reshape(*rows.shape, -1).mean(1).astype(np.float32))
+        keys = keys.reshape(*rows.shape, -1)
+        middles = keys.mean(1)
+        lengths, usual = np.linalg.norm(middles, axis=1, keepdims=True), np.linalg.norm(keys, axis=2).mean(1)[:, None]
+        longer = middles * (usual / np.where(lengths > 0, lengths, np.inf))
+        some = [middles] if index.form.name == "cosine" else [middles, longer]
+        return [cls(view, rows, one.astype(np.float32)) for one in some]
+
+    def wrong(self, index: ListIndex) -> _Wrong:
+        """What an index without signs answers wrongly."""
+        return _Wrong([self.missing(index, tolerance) for tolerance in TOLERANCES], self.lost(index))
+
+    def helped(self, found: ListIndex, wrong: _Wrong) -> npt.NDArray[np.float32]:
+        """Up to which temperature signs are needed, and help, (3,): for each of TOLERANCES, and the k best."""
+        warmest = [
+            one.warmest if one and self.off(found, one.temperature, one.tolerance) <= LEFT * one.off else 0.0
+            for one in wrong.missing
+        ]
+        warmest.append(np.inf if wrong.lost > MISSED and self.lost(found) <= LEFT * wrong.lost else 0.0)
+        return np.array(warmest, np.float32)
 
     def missing(self, index: ListIndex, tolerance: float) -> _Missing | None:
         """The warmest of the calibrated temperatures at which too many answers are off; None where there is none."""
