@@ -11,11 +11,14 @@ import pytest
 
 import softkv
 from softkv.asking.indexed import placed_by
+from softkv.database.middles import signed
 from softkv.errors import IndexDamaged
 from softkv.index import measuring, planned, search, signs
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import ListIndex
 from softkv.index.signs import PLANES, Need, Signs
+from softkv.maths.metric import Metric
+from softkv.progress import untold
 from softkv.storage import Snapshot
 
 from .databases import count_as_large, measured_always
@@ -258,6 +261,15 @@ def test_signs_that_do_not_help_are_not_kept(large: None, path: Path, monkeypatc
         db.compact()
         db.build_index()
         assert index_of(db).signs is None
+
+
+def test_an_index_for_a_metric_that_was_forgotten_meanwhile_stays_as_it_is(paths: dict[str, Path]) -> None:
+    """It cannot be asked any more: the build ends as it did before there were signs."""
+    metric = Metric(np.eye(WIDTH, dtype=np.float32), np.zeros(WIDTH, np.float32))
+    with softkv.open(paths["gaussian"], "r") as db:
+        now, index = db._view(), index_of(db)
+        learned = replace(index, form=replace(index.form, name="learned", compatibility="learned", metric=metric))
+        assert signed(learned, now.snapshot, now, untold) is learned
 
 
 @pytest.mark.parametrize("compatibility", ["dot", "gaussian"])

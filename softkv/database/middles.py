@@ -24,11 +24,12 @@ from softkv.index.looks import scored
 from softkv.index.rehearsal import USUAL
 from softkv.index.signs import TOLERANCES, Need, Signs
 from softkv.maths.blas import free_threads
+from softkv.maths.forms import Form
 from softkv.ndarrays import Floats, Matrix, Reals, Rows
 from softkv.progress import Stages
 from softkv.storage import Snapshot
 
-ASKED = 64  # middles
+ASKED = 64  # pairs of items
 MISSED = 0.1  # so many may be off: they are unlike the items, of which one in twenty may be
 FARTHER = 2.5  # items are searched in so many times as many lists as it takes for nineteen in twenty
 LEFT = 0.5  # signs are kept if they leave no more than this share of those that are off
@@ -39,11 +40,13 @@ SHOWN = 128  # the heaviest rows that were read, among which is each that weighs
 def signed(index: ListIndex, snapshot: Snapshot, now: View, progress: Stages) -> ListIndex:
     """A new index of these rows, with their signs if it needs them, and they help; `now` is the store.
 
-    Where rows have been laid in another order meanwhile, the index will not be written, and stays as it is.
+    Where rows have been laid in another order meanwhile, the index will not be written, and stays as it is. So it does
+    where the store has learned or forgotten a metric meanwhile, by which it would have to be asked.
     """
-    if now.snapshot.generation != snapshot.generation or not now.snapshot.live[: index.rows].any():
+    moved = now.snapshot.generation != snapshot.generation
+    if moved or not now.snapshot.live[: index.rows].any() or not _compares_so(now, index):
         return index
-    index.facts["middles"], asked = ASKED, index
+    index.facts["middles"], asked = asked_of(index.form), index
     if now.labels is not None:  # some may have come meanwhile
         asked = with_labels(index, len(now.labels))
 
@@ -72,6 +75,17 @@ def needed(index: ListIndex, view: View, with_signs: Callable[[], ListIndex]) ->
     found = replace(with_signs(), need=Need(always, share))
     warmest = np.max([middles.helped(found, one) for middles, one in zip(both, wrong, strict=True)], axis=0)
     return Need(warmest, share) if warmest.any() else None, found
+
+
+def asked_of(form: Form) -> int:
+    """How many middles an index of this form is asked for."""
+    return ASKED if form.name == "cosine" else 2 * ASKED
+
+
+def _compares_so(now: View, index: ListIndex) -> bool:
+    """Whether the store still has the metric that an index was made for, if it was made for one."""
+    metric = index.form.metric
+    return metric is None or (now.learned is not None and np.array_equal(now.learned.metric.factors, metric.factors))
 
 
 class _Missing(NamedTuple):

@@ -13,6 +13,7 @@ import numpy as np
 
 from softkv.asking.indexed import summable
 from softkv.asking.view import View
+from softkv.database.middles import asked_of
 from softkv.index.calibration import SAME
 from softkv.index.dividing import emptied
 from softkv.index.late import Homes
@@ -50,7 +51,7 @@ def is_current(view: View, index: ListIndex, temperatures: Reals) -> bool:
         and index.calibration.mass_doubts.size > 0
         and math.isclose(float(index.calibration.scale[0]), view.snapshot.value_scale, rel_tol=SAME)
         and (index.outline is not None or not is_worth_it(index.lists))
-        and "middles" in index.facts
+        and index.facts.get("middles") == asked_of(index.form)
     )
     return same and calibrated_on == "items" and not view.changes and view.verdict is None and whole
 

@@ -15,7 +15,7 @@ import numpy as np
 from softkv.asking.indexed import summable
 from softkv.asking.spanning import Spanning, rehearsed_encoded, turned_to
 from softkv.database import indexing
-from softkv.database.middles import ASKED, needed
+from softkv.database.middles import asked_of, needed
 from softkv.index.lists import Rehearsed
 from softkv.maths.abreast import abreast
 from softkv.maths.blas import free_threads
@@ -69,4 +69,4 @@ def rehearsed_together(view: Spanning, temperatures: Reals, queries: Any, told: 
     )
     index = replace(view.index, calibration=calibration, need=None)
     need, _ = needed(index, view, lambda: index)
-    return rehearsed_encoded(Rehearsed(calibration, need, ASKED), [index for _, index in known])
+    return rehearsed_encoded(Rehearsed(calibration, need, asked_of(form)), [index for _, index in known])
