@@ -186,7 +186,7 @@ class _Measuring:
         tried = 0 if self.tells else int(np.minimum(self.population.counts, SEEN).sum())
         of_draws = guide, np.full(len(everyone), tried), np.zeros(len(everyone), np.bool_)
         left = _Open(everyone, asked, thought.own, known, beside, model, model, thought.plain, *of_draws)
-        read = self.listed * (thought.own @ self.population.counts)
+        read = self.listed * (thought.own @ self.population.counts) + float(model.values.heads.sum())
         # A query that needs most of the allowed rows leaves little to draw for the others.
         left = left.of(np.flatnonzero(self._promising(model, beside) & (read <= self.most / min(2, len(read)))))
         if not len(left.numbers):

@@ -217,7 +217,7 @@ def advice(
     apart = lists.distances(value).astype(np.float64) ** 2
     of_value = (apart + lists.scatter) / np.maximum(np.square(HARMLESS * wanted), TINY)[:, None]
     harm = np.maximum(of_value, 1.0 / np.maximum(np.square(SLIGHT * LOG_MASS * known.wanted), TINY)[:, None])
-    own = _rare(index, counts, tilt, harm, known.log_mass)
+    own, straying = _rare(index, counts, tilt, harm, known.log_mass)
     np.put_along_axis(own, first, True, axis=1)
     squares = np.where(own, 0.0, masses * masses)
     # Whatever their distribution, n numbers that are not negative vary by at most n − 1 times their squared mean.
@@ -225,7 +225,8 @@ def advice(
     varied = np.expm1(variances)
     most = np.where(tilt.variances > STEEP**2, HARD, SOFT).min(0)
     drawn = np.where(own.all(0), 0, counts)
-    order = population.ahead, population.shuffled
+    surely = np.asarray(straying.any(0))
+    order = population.ahead, population.shuffled, surely
 
     def model(varied: Floats, within: Floats, missed: Floats, missed_mass: Floats) -> Model:
         of_values = Strata(drawn, squares * within, squares * apart * missed, most, *order)
@@ -273,24 +274,37 @@ def _shares(logs: Floats, first: Counts, known: Floats) -> Floats:
     return found
 
 
-def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Floats) -> Flags:
-    """The lists of which a few rows hold most of the mass, (b, l), except those that even together do not matter.
+def _rare(index: ListIndex, counts: Counts, tilt: Tilt, harm: Floats, known: Floats) -> tuple[Flags, Flags]:
+    """The lists of which a few rows hold most of the mass, and those whose head may hold much of it, (b, l) each.
 
-    A sample that misses these rows does not show them. `harm`, (b, l), is the squared error that missing a row as heavy
-    as all that is known would make, as a share of what does not count; the best row of a list is assumed to be as good
-    as possible. Of a list with a row far beyond all others that is what its radius allows.
+    Left out are those that even together do not matter: a sample that misses these rows does not show them. `harm`,
+    (b, l), is the squared error that missing a row as heavy as all that is known would make, as a share of what does
+    not count; the best row of a list is assumed to be as good as possible. Of a list with a row far beyond all others
+    that is what its radius allows.
+
+    Where the farthest row of a list is only farther out than normal ones would be, and lists have heads, it lies there
+    in some direction. So its logit is normal with the variance of the logits, times its squared distance as `strays`
+    has it. What counts is by how much a row BEYOND deviations of that out weighs more than the best of normal rows.
     """
     lists = index.quick
-    isolated = lists.isolated if tilt.tells_directions else np.zeros(len(counts), np.bool_)
-    found: Flags = ((tilt.variances > RARE**2) | isolated) & (counts > 0)
+    isolated, stray = np.zeros(len(counts), np.bool_), np.zeros(tilt.variances.shape)
+    if tilt.tells_directions:
+        isolated = lists.isolated
+    normal = np.sqrt(tilt.variances) * (critical(lists.counts) + BEYOND)
+    if tilt.tells_directions and index.heads is not None:
+        inside, outside = lists.strays.T.astype(tilt.variances.dtype)
+        stray = BEYOND * np.sqrt(tilt.within * inside + np.maximum(tilt.variances - tilt.within, 0.0) * outside)
+    few: Flags = ((tilt.variances > RARE**2) | isolated) & (counts > 0)
+    found = few | ((stray > normal) & (counts > 0))
     lengths = np.stack([np.linalg.norm(part, axis=1) for part in (tilt.reduced, tilt.beyond)], axis=1)
     for number in np.flatnonzero(found.any(1)).tolist():
         rare = np.flatnonzero(found[number])
-        spread = np.sqrt(tilt.variances[number, rare]) * (critical(lists.counts[rare]) + BEYOND)
         reach = lists.radii[rare] @ lengths[number]
+        usual, far = normal[number, rare], np.minimum(stray[number, rare], reach)
+        spread = np.where(few[number, rare], usual, far + logarithm(-np.expm1(np.minimum(usual - far, 0.0))))
         spread = np.where(isolated[rare], np.maximum(spread, reach), spread)
         best = tilt.peaks[number, rare].astype(np.float64) + spread - known[number]
         squares = np.exp(np.minimum(2.0 * best, 0.0)) * harm[number, rare]
         order = np.argsort(squares)
         found[number, rare[order[squares[order].cumsum() <= 1.0]]] = False
-    return found
+    return found & few, found & ~few

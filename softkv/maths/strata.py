@@ -86,12 +86,20 @@ class Strata:
     most: Floats  # (l,), the share of its rows from which on all are read
     ahead: Counts | None = None  # (l,), how many rows lie before those in random order
     shuffled: Counts | None = None  # (l,), how many rows of each lie in random order; none where that is unknown
+    surely: Flags | None = None  # (l,), whether the rows that lie ahead are all read, and only the others drawn from
 
     @property
     def is_sound(self) -> Flags:
         """Whether sizes can be computed from these numbers, (b,); where they overflow float64, they cannot."""
         found: Flags = np.isfinite(self.within.sum(1) + MOST * self.between.sum(1))
         return found
+
+    @property
+    def heads(self) -> Counts:
+        """How many rows of each stratum are read in any case, (l,)."""
+        if self.surely is None or self.ahead is None:
+            return np.zeros(len(self.counts), np.int64)
+        return np.where(self.surely, np.minimum(self.ahead, self.counts), 0)
 
     def of(self, queries: AnyArray) -> "Strata":
         """The estimates for some of the queries."""
@@ -203,9 +211,9 @@ def _between(low: float, over: float, high: float, under: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Draw:
-    """Drawn rows: different ones of each visited stratum."""
+    """Drawn rows: different ones of each visited stratum. The rows ahead in one may be a stratum of their own."""
 
-    strata: Counts  # (s,), rising
+    strata: Counts  # (s,), rising; twice where the rows ahead are all read
     counts: Counts  # (s,), n
     chances: Floats  # (s,), π
     sizes: Counts  # (s,), m
@@ -214,8 +222,35 @@ class Draw:
     @classmethod
     def of(cls, draw: np.random.Generator, strata: Strata, sizes: Sizes) -> "Draw":
         """A draw from those strata of which not all rows are read anyway."""
-        visited = ~sizes.whole(strata.counts) & (draw.random(len(sizes.rows)) < sizes.chances)
-        return cls._of(draw, strata, sizes, np.flatnonzero(visited))
+        partly = ~sizes.whole(strata.counts)
+        visited = partly & (draw.random(len(sizes.rows)) < sizes.chances)
+        heads = np.where(partly, strata.heads, 0)
+        if not heads.any():
+            return cls._of(draw, strata, sizes, np.flatnonzero(visited))
+        assert strata.ahead is not None
+        left = strata.counts - heads
+        behind = replace(strata, counts=left, ahead=strata.ahead - heads, surely=None)
+        rows = np.minimum(sizes.rows, left)
+        rest = cls._of(draw, behind, replace(sizes, rows=rows), np.flatnonzero(visited & (rows > 0)))
+        return cls._of_heads(heads).followed_by(rest, heads)
+
+    @classmethod
+    def _of_heads(cls, heads: Counts) -> "Draw":
+        """All of so many rows ahead in each stratum, (l,)."""
+        there = np.flatnonzero(heads)
+        counts = heads[there]
+        places = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+        return cls(there, counts, np.ones(len(there)), counts, places)
+
+    def followed_by(self, rest: "Draw", ahead: Counts) -> "Draw":
+        """This draw with another one of the rows behind so many of each stratum, (l,)."""
+        strata = np.concatenate([self.strata, rest.strata])
+        order = np.argsort(strata, kind="stable")
+        counts, sizes = (np.concatenate(pair)[order] for pair in ((self.counts, rest.counts), (self.sizes, rest.sizes)))
+        chances = np.concatenate([self.chances, rest.chances])[order]
+        places = np.concatenate([self.places, rest.places + ahead[rest.strata[rest.owners]]])
+        owners = np.concatenate([self.strata[self.owners], rest.strata[rest.owners]])
+        return Draw(strata[order], counts, chances, sizes, places[np.argsort(owners, kind="stable")])
 
     @classmethod
     def of_each(cls, draw: np.random.Generator, strata: Strata, rows: int) -> "Draw":

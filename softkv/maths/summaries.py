@@ -19,10 +19,11 @@ import numpy as np
 
 from softkv.maths.blending import Blend
 from softkv.maths.shares import Shares
-from softkv.maths.symmetric import diagonals
+from softkv.maths.symmetric import diagonals, squared_norms
 from softkv.ndarrays import Flags, Floats, Reals
 
 ISOLATED = 4.0  # the farthest row of a list is so many times as far from its mean as rows are by their variance
+UNLIKELY = 0.01  # the probability that the farthest of normal rows is so far out that it counts as a stray
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,29 @@ class Lists:
         squares = diagonals(self.spreads, self.leading).sum(1) + self.outside
         farthest = np.square(self.radii).sum(1)
         found: Flags = (farthest > ISOLATED**2 * squares) & np.isfinite(farthest)
+        return found
+
+    @cached_property
+    def strays(self) -> Reals:
+        """How far the farthest row of each list strays, (l, 2): its squared distance, in variances of the rows.
+
+        Along the leading axes and along the others; 1 where normal rows would reach as far. Their squared distance
+        from the mean, Σ λχ²(1) by the variances λ along their axes, is about tr Σ · χ²(ν)/ν, ν = (tr Σ)²/‖Σ‖²
+        (Satterthwaite, 1946). The farthest of n of them is beyond the quantile of 1 − UNLIKELY/n with a probability of
+        UNLIKELY at most; with z deviations of a normal for that, z² ≤ 2 ln(n/UNLIKELY), it is
+        ν(1 − 2/(9ν) + z√(2/(9ν)))³ (Wilson and Hilferty, 1931).
+        """
+        with np.errstate(over="ignore", invalid="ignore"):  # of lists beyond float32 nothing is known
+            beyond = np.square(self.outside, dtype=np.float64) * float(np.square(self.profile).sum())
+            traces = np.stack([diagonals(self.spreads, self.leading).sum(1), self.outside], axis=1).astype(np.float64)
+            squares = np.stack([squared_norms(self.spreads, self.leading), beyond], axis=1)
+            there = traces > 0
+            ninth = 2.0 / 9.0 * np.divide(squares, traces**2, out=np.ones_like(squares), where=there)
+            deviations = np.sqrt(2.0 * np.log(np.maximum(self.counts, 1.0) / UNLIKELY))[:, None]
+            usual = (1.0 - ninth + deviations * np.sqrt(ninth)) ** 3
+            reached = np.square(self.radii, dtype=np.float64)
+            farthest = np.divide(reached, traces, out=np.ones_like(usual), where=there)
+            found: Reals = np.where((farthest > usual) & np.isfinite(farthest), farthest, 1.0)
         return found
 
     @cached_property

@@ -5,7 +5,7 @@ Shapes: b queries, r rows and columns of a matrix.
 
 import numpy as np
 
-from softkv.ndarrays import Reals
+from softkv.ndarrays import Floats, Reals
 
 
 def packed(matrices: Reals) -> Reals:
@@ -26,6 +26,14 @@ def diagonals(triangles: Reals, width: int) -> Reals:
     """The diagonals of these upper triangles, (..., r)."""
     places = np.arange(width)
     found: Reals = triangles[..., places * width - places * (places - 1) // 2]
+    return found
+
+
+def squared_norms(triangles: Reals, width: int) -> Floats:
+    """The squared Frobenius norms of these upper triangles, (...): the traces of the squares of the matrices."""
+    ends = diagonals(triangles, width)
+    twice, once = (np.einsum("...s,...s->...", x, x, dtype=np.float64) for x in (triangles, ends))
+    found: Floats = 2.0 * twice - once
     return found
 
 
