@@ -378,7 +378,7 @@ def test_answers_of_heads_are_as_sure_as_the_least_sure_head() -> None:
 
 @pytest.mark.parametrize("compared", ["dot", "gaussian"])
 def test_heads_compare_as_transformers_do_however_the_store_compares(tmp_path: Path, compared: str) -> None:
-    """By scaled_dot at temperature 1, as the help of lookup says; another way and temperature may be given."""
+    """The scaled dot product at temperature 1, as the help of lookup says; another way and temperature may be given."""
     heads = Heads(**ARRAYS)
     with softkv.open(tmp_path / "a", compatibility=compared, temperature=0.1) as db:
         db.add(vectors=KEYS, values=VALUES)
