@@ -13,13 +13,12 @@ from softkv.database import middles
 from softkv.doors.cluster.handle import Cluster, create
 from softkv.index.encoding import decoded, encoded
 from softkv.index.lists import ListIndex
-from softkv.index.signs import Need
 
 from .clusters import opened, value_like
 from .databases import count_as_large
 from .test_measured import values_of
-from .test_screening import keys_of
-from .test_signs import KINDS, unaided
+from .test_screening import index_of, keys_of
+from .test_signs import KINDS, need_of, unaided
 
 pytestmark = pytest.mark.ci
 ITEMS, LATE, MIDDLES = 12_000, 400, 120
@@ -53,20 +52,6 @@ def path(made: Path, tmp_path: Path) -> Path:
     """A copy of such a cluster."""
     shutil.copytree(made, tmp_path / "c")
     return tmp_path / "c"
-
-
-def index_of(db: Cluster) -> ListIndex:
-    """The index of all shards."""
-    found = db._view().index
-    assert found is not None
-    return found
-
-
-def need_of(db: Cluster) -> Need:
-    """For which lookups rows are found by their signs."""
-    found = index_of(db).need
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("made", ["cosine"], indirect=True)

@@ -13,6 +13,7 @@ from softkv.maths.symmetric import packed, squared_norms
 
 from .databases import measured_always
 from .stores import with_secret
+from .test_screening import index_of
 
 ITEMS, WIDTH, CLUSTERS, LISTS = 12_000, 16, 20, 60
 TRIES, MOST_MISSED = 30, 6  # draws for a query; if 5% miss, there are no more of these in 999 of 1,000 cases
@@ -49,13 +50,13 @@ def test_only_rows_farther_out_than_normal_ones_stray(large: None, tmp_path: Pat
     rng = np.random.default_rng(1)
     keys = (8 * np.eye(WIDTH)[rng.integers(0, WIDTH, ITEMS)] + rng.standard_normal((ITEMS, WIDTH))).astype("f4")
     with built(tmp_path, keys, keys[:, 0], 40) as db:
-        assert (db._view().index.quick.strays > 1.0).any(1).mean() < 0.1  # type: ignore[union-attr]
+        assert (index_of(db).quick.strays > 1.0).any(1).mean() < 0.1
     rows = rng.choice(ITEMS, 5, replace=False)
     middles = np.round(keys[rows] / 8) * 8
     keys[rows] = middles + 3 * (keys[rows] - middles)
     (tmp_path / "strays").mkdir()
     with built(tmp_path / "strays", keys, keys[:, 0], 40) as db:
-        found = (db._view().index.quick.strays > 1.0).any(1).sum()  # type: ignore[union-attr]
+        found = (index_of(db).quick.strays > 1.0).any(1).sum()
         assert 3 <= found <= 8
 
 
@@ -112,7 +113,7 @@ def test_rows_that_stray_from_their_lists_are_read(large: None, tmp_path: Path) 
     keys[:10], values[:10] = centres[:10] + 14 * query, values[:10] + 5
     keys = keys.astype(np.float32)
     with built(tmp_path, keys, values, LISTS) as db:
-        assert not db._view().index.quick.isolated.any()  # type: ignore[union-attr]
+        assert not index_of(db).quick.isolated.any()
         asked, missed = misses(db, query, mean_of(keys, values, query, 2.2), 2.2, 0.15)
     assert asked > TRIES // 2
     assert missed <= MOST_MISSED
