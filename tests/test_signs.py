@@ -173,13 +173,19 @@ def unaided(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "lists_alike", lambda *_, **__: None)
 
 
-def test_answers_to_middles_are_as_near_as_they_say(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compacted", [False, True])
+def test_answers_to_middles_are_as_near_as_they_say(
+    compacted: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between any two items, late ones included, in a fresh process; without signs most such answers are wrong."""
+    if compacted:
+        with softkv.open(path) as db:
+            db.compact()
     with softkv.open(path, "r") as db:
         known, need, temperature = signs_of(db), need_of(db), 0.3 * db._view().usual_temperature
         options = {"temperature": temperature, "tolerance": 0.05}
         assert temperature <= need.warmest[1]
-        assert known.late is not None
+        assert (known.late is None) == compacted
         (_, queries), (_, late) = asked(db), asked(db, ITEMS)
         answered, wrong = off(db, queries, **options)
         late_ones = off(db, late, **options)
@@ -229,10 +235,12 @@ def test_measured_answers_read_the_lists_of_rows_like_the_query(path: Path, monk
 def test_signs_are_those_of_the_rows_as_they_lie(path: Path) -> None:
     """In lists, behind them, and after a compaction laid all late rows into lists."""
     with softkv.open(path) as db:
+        need = need_of(db).encoded()
         for compacted in (False, True):
             if compacted:
                 db.compact()
             index, known, snapshot = index_of(db), signs_of(db), db._view().snapshot
+            assert all(np.array_equal(need[name], some) for name, some in need_of(db).encoded().items())
             words = known.coded(placed_by(index.form, snapshot)(0, snapshot.rows))
             assert np.array_equal(known.first, words[: index.rows, 0])
             assert np.array_equal(known.rest, words[: index.rows, 1:].T)

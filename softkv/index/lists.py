@@ -30,6 +30,7 @@ from softkv.maths.summaries import Lists, Units
 from softkv.ndarrays import AnyArray, Counts, Flags, Reals
 
 OUTGROWN = 2.0  # an index should be built again once there are so many times as many rows
+BETWEEN = 1 << 12  # rows of other lists that are compared by signs, too, since many short runs take longer
 FAR = 1.15  # how far a late row may be from the mean of its list, in radii of the list
 MEASURED = (
     "temperatures",
@@ -191,10 +192,10 @@ class ListIndex:
     def alike(self, point: Reals, lists: Counts, live: Flags | None) -> Counts:
         """The rows that signs tell are most like a point (`point_of`): `live` ones of some lists, in order, late ones.
 
-        Where there are several parts, as many of each.
+        So may be rows of lists that lie between these. Where there are several parts, as many of each.
         """
         if self.signs is not None:
-            return self.signs.found(point, *runs_of(self.offsets, lists), live)
+            return self.signs.found(point, *runs_of(self.offsets, lists, BETWEEN), live)
         found = [np.empty(0, np.int64)]
         for part, row, first in self.parts:
             own = lists[np.searchsorted(lists, first) : np.searchsorted(lists, first + len(part.made_of))] - first
@@ -218,7 +219,7 @@ class ListIndex:
         lists = with_rows(self.lists, owners, keys, values)
         offsets = np.concatenate([[0], np.maximum(lists.counts, 0).astype(np.int64).cumsum()])
         changed = replace(self, lists=lists, offsets=offsets, joined=_nobody(), estimates=None, sizes=self.made_of)
-        return replace(changed, heads=None, outline=None, signs=None, need=None)
+        return replace(changed, heads=None, outline=None, signs=None)
 
     def encoded(self) -> Iterator[bytes | memoryview]:
         """The index as bytes, piece by piece."""
@@ -304,11 +305,11 @@ class ListIndex:
         return None
 
 
-def runs_of(offsets: Counts, lists: Counts) -> tuple[Counts, Counts]:
-    """Where runs of rows start and stop that some lists, in order, make up."""
+def runs_of(offsets: Counts, lists: Counts, between: int = 0) -> tuple[Counts, Counts]:
+    """Where runs of rows start and stop that some lists, in order, make up; up to so many rows `between` two join them."""
     lists = lists[offsets[lists + 1] > offsets[lists]]
     starts, stops = offsets[lists], offsets[lists + 1]
-    apart = np.flatnonzero(starts[1:] != stops[:-1])
+    apart = np.flatnonzero(starts[1:] > stops[:-1] + between)
     return (starts[np.append(0, apart + 1)], stops[np.append(apart, len(stops) - 1)]) if len(lists) else (starts, stops)
 
 

@@ -130,7 +130,7 @@ class Signs:
         """The rows that are most like a point, (d,), as keys are placed: `live` ones of some runs, and late ones."""
         words = self.coded(point[None])[0]
         runs = list(zip(starts.tolist(), stops.tolist(), strict=True))
-        near = _apart(np.concatenate([self.first[:0], *(self.first[start:stop] for start, stop in runs)]), words[0])
+        near = np.concatenate([_apart(self.first[start:stop], words[0]) for start, stop in [(0, 0), *runs]])
         late = None if self.late is None else _apart(self.late[0], words[0])
         sample, ends = near[:: max(1, len(near) // SAMPLE)], (stops - starts).cumsum()
         place = int(WORTH * len(sample))
