@@ -194,6 +194,20 @@ def test_planes_and_items_that_ask_all_items_are_scanned(tmp_path: Path) -> None
         assert (found.route, found.reason) == ("scan", "every item asks all items")
 
 
+def test_what_was_learned_after_the_index_was_built_is_scanned(tmp_path: Path) -> None:
+    """It is until an index is built for it, and the old one answers who asks without it."""
+    keys = keys_of(2, 2000)
+    with softkv.open(tmp_path / "s", compatibility="gaussian") as db:
+        db.add(vectors=keys, values=keys[:, 0] * keys[:, 1])
+        db.build_index(lists=10)
+        assert db.fit(planes=False).kept
+        for asked in (QUERIES[0], QUERIES[:ASKED]):
+            found = db.lookup(asked, tolerance=TOLERANCE)
+            assert (found.route, found.error_kind) == ("scan", "exact")
+            assert found.reason.startswith("the index was built for gaussian; `softkv index build`")
+        assert "calibrated" in db.lookup(QUERIES, temperature=20, projection=False, tolerance=0.2).routes
+
+
 def test_a_small_store_is_scanned_and_says_nothing_of_it(db: softkv.SoftKV, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be asked anything."""
     scaled(monkeypatch, cheap=ITEMS * WIDTH)

@@ -157,10 +157,11 @@ def suits_form(index: ListIndex | None, question: Question) -> bool:
 def is_known(view: View, question: Question) -> bool:
     """Whether rows may be drawn for a way to compare: the index was built for it, or it is one of softkv's own.
 
+    For what was learned since, and for heads, only those of an index that was built for it.
     Where lists are of directions, and the way to compare goes by lengths as well, or the other way round, these have to
     be alike: a few rows of a list do not show that a far longer one of them holds all of the mass.
     """
-    if question.heads is not None or suits_form(view.index, question):
+    if question.heads is not None or question.by_learned or suits_form(view.index, question):
         return suits_form(view.index, question)
     if not isinstance(question.compatibility, str) and form_of(question.compatibility) is None:
         return False
