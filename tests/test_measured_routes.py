@@ -95,11 +95,16 @@ def test_these_are_measured(db: softkv.SoftKV, name: str) -> None:
         assert found.log_mass_error <= LOG_MASS
 
 
-@pytest.mark.parametrize(("compared", "other", "temperature"), [("cosine", "dot", 3.0), ("dot", "cosine", 1.0)])
+@pytest.mark.parametrize(
+    ("compared", "learned", "other", "temperature"),
+    [("cosine", False, "dot", 3.0), ("cosine", True, "dot", 3.0), ("dot", False, "cosine", 1.0)],
+)
 def test_lists_that_know_no_lengths_are_not_asked_of_keys_that_differ_in_them(
-    tmp_path: Path, compared: str, other: str, temperature: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: str, learned: bool, other: str, temperature: float
 ) -> None:
     """Lists of directions are not asked by dot products, nor others by cosine: few rows held all of the mass."""
+    scaled(monkeypatch, steps=50)
+    monkeypatch.setattr("softkv.database.training.MOST", 1000)
     rng = np.random.default_rng(3)
     asked = {"compatibility": other, "temperature": temperature, "tolerance": TOLERANCE}
     plain = keys_of(2, ITEMS)
@@ -110,6 +115,7 @@ def test_lists_that_know_no_lengths_are_not_asked_of_keys_that_differ_in_them(
     for name, keys, measured in (("plain", plain, True), ("varied", varied, False), ("one long", one_long, False)):
         with softkv.open(tmp_path / name, value="number", compatibility=compared) as db:
             db.add(vectors=keys, values=values_of("number", plain))
+            assert not learned or db.fit().kept
             db.build_index()
             found = db.lookup(QUERIES[:ASKED], **asked)
             kinds = set(np.broadcast_to(found.error_kind, ASKED).tolist())

@@ -166,7 +166,7 @@ def is_known(view: View, question: Question) -> bool:
     if not isinstance(question.compatibility, str) and form_of(question.compatibility) is None:
         return False
     assert view.index is not None
-    same = (view.index.form.name == "cosine") == (compatibility_of(question.compatibility).degree == 0)
+    same = view.index.form.of_directions == (compatibility_of(question.compatibility).degree == 0)
     return same or view.has_alike_keys
 
 

@@ -47,6 +47,11 @@ class Form:
         """Whether k′ has a number of its own beside the vector."""
         return self.name in ("gaussian", "learned")
 
+    @property
+    def of_directions(self) -> bool:
+        """Whether the lengths of keys play no part in k′."""
+        return self.name == "cosine" or (self.metric is not None and self.metric.directions)
+
     def width(self, key_width: int) -> int:
         """How wide k′ is."""
         return self.placed_width(key_width) + self.measures_distance
