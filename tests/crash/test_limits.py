@@ -4,23 +4,28 @@ What must hold is what refusals.py says. These are real, so they come in the com
 write that is cut short before it fails, files that cannot be opened in the middle of tidying up.
 """
 
+import shutil
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from softkv.errors import AccessRefused
+import softkv
+from softkv.errors import AccessRefused, StorageFailed, StorageFull
 from softkv.storage import Store
+from softkv.storage.protocol.checking import check
 from tests.crash.canonical import Canon, agrees, outcomes_of, write_more
 from tests.crash.recorder import Nursery
 from tests.crash.stage import Stage, canons, share
-from tests.limits import open_files, read_only, small_disk
+from tests.limits import fill, open_files, read_only, small_disk
 from tests.stores import bytes_of
 
 pytestmark = pytest.mark.slow
 
 FULL = {"done", "StorageFull", "StorageFailed", "CommitUncertain"}
+FULL_OR_FAILED = StorageFull if sys.version_info >= (3, 11) else (StorageFull, StorageFailed)  # the driver's code
 FEW_FILES = {"done", "StorageFailed", "AccessRefused", "CommitUncertain"}
 
 
@@ -84,6 +89,48 @@ def test_the_disk_is_full(nursery: Nursery, seed: int, thorough: bool, tmp_path:
             spares = [pages * 4096 for pages in some(thorough, range(24), 3, random)]
             endured(stage, "attempt_on_full_disk", spares, FULL)
         told(everything)
+
+
+def test_a_store_on_a_full_disk_is_read(tmp_path: Path) -> None:
+    """One that nobody has open, without space for what SQLite puts beside it; and a later writer is followed."""
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        path, filler = disk / "rents", disk / "filler"
+        with softkv.open(path, temperature=1.0) as db:
+            db.add(["a", "b"], [1.0, 2.0], vectors=[[1.0, 0.0], [0.0, 1.0]])
+        fill(filler)
+        for _ in range(2):  # also beside what the first attempt has left
+            with softkv.open(path, "r") as reader:
+                assert list(reader.items()) == [("a", 1.0), ("b", 2.0)]
+                assert reader.lookup([1.0, 1.0]).value == pytest.approx(1.5)
+                assert reader.check().ok
+                with pytest.raises(FULL_OR_FAILED):
+                    softkv.open(path, "w")
+        with softkv.open(path, "r") as reader:
+            filler.unlink()
+            with softkv.open(path, "w") as writer:
+                writer.set_values("a", 3.0)
+                assert reader["a"] == 3.0
+            assert reader["a"] == 3.0
+            assert reader.check().ok
+
+
+def test_a_log_on_a_full_disk_is_no_damage(tmp_path: Path) -> None:
+    """Without space for the index of the log, a check cannot say what is in it, and says no more than that."""
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        path, copy = disk / "rents", disk / "copy"
+        with softkv.open(path) as db:
+            db.add(["a", "b"], [1.0, 2.0], vectors=[[1.0, 0.0], [0.0, 1.0]])
+            shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*-shm"))
+        fill(disk / "filler")
+        with pytest.raises(FULL_OR_FAILED):
+            softkv.open(copy, "r")
+        if sys.version_info >= (3, 11):
+            with pytest.raises(StorageFull, match="no space"):
+                check(str(copy))
+        (disk / "filler").unlink()
+        assert check(str(copy)).ok
+        with softkv.open(copy, "r") as reader:
+            assert reader["b"] == 2.0
 
 
 @pytest.mark.parametrize("left", ["closed", "log", "log alone"])

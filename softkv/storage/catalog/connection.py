@@ -39,6 +39,7 @@ _BOTH = {"busy_timeout": 5_000, "trusted_schema": 0, "cell_size_check": 1, "mmap
 # The driver raises the last three for an integer beyond 64 bits, for a message of SQLite that quotes damaged bytes, and
 # for a field of a gigabyte.
 _DRIVER_ERRORS = (sqlite3.Error, OverflowError, UnicodeDecodeError, MemoryError)
+_INDEX_OF_LOG = 32_768  # bytes of `-shm` that SQLite needs for as long as anyone has a catalog open
 _DARWIN = {"fullfsync": 1, "checkpoint_fullfsync": 1}
 
 _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -54,6 +55,8 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
 def translated(error: Exception, doing: str) -> StoreError:
     """The error of ours for one of SQLite's; what is not the disk's fault is damage."""
     text = "out of memory" if isinstance(error, MemoryError) else str(error)
+    if getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHMSIZE":  # what the driver of Python 3.10 does not tell
+        return StorageFull(f"{doing}: no space for {_INDEX_OF_LOG >> 10} KiB that tell what is in its log; make room.")
     for words, kind, advice in _MEANINGS:
         if words in text:
             return kind(f"{doing}: {text}; {advice}.")
@@ -330,16 +333,33 @@ def application_of(path: str) -> int:
 
 
 def connect_reader(path: str) -> Connection:
-    """A reading connection; one that needs no write permission when the directory gives none."""
-    if os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.exists(path + "-shm"):
-        return Connection(path, write=False)
-    log = path + "-wal"
-    if os.path.exists(log) and os.path.getsize(log):
+    """A reading connection; one that needs no write permission when the directory gives none, and no space without."""
+    log, index = path + "-wal", path + "-shm"
+    if os.access(os.path.dirname(path) or ".", os.W_OK) or os.path.exists(index):
+        try:
+            return Connection(path, write=False)
+        except (StorageFull, StorageFailed):
+            if _size(index) >= _INDEX_OF_LOG:
+                raise
+            frozen = Connection(path, write=False, frozen=True)
+            if not _size(log):  # after the connection has noted it, so that the first page of a later writer shows
+                return frozen
+            frozen.close()
+            raise
+    if _size(log):
         raise AccessRefused(
             f"{log} holds commits that can only be read with write permission on the directory, for want of "
             f"{os.path.basename(path)}-shm. Have the store's owner open and close it once."
         )
     return Connection(path, write=False, frozen=True)
+
+
+def _size(path: str) -> int:
+    """The bytes of a file; 0 when there is none."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def place_of(path: str) -> tuple[int, int] | None:

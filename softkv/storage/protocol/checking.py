@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from softkv import errors
 from softkv.errors import IndexDamaged, InputError, NotAStore, SoftKVError, StorageFailed, StoreDamaged, StoreNotFound
 from softkv.ndarrays import AnyArray, Flags
 from softkv.storage.catalog.catalog import Catalog, Head, Standing
@@ -31,6 +32,7 @@ from softkv.storage.protocol import index_files, opening
 from softkv.storage.protocol.acknowledged import Acknowledged
 from softkv.storage.protocol.windows import Problems
 
+_NO_DAMAGE = (StoreNotFound, NotAStore, errors.StorageFull)  # no store, or no space for what reading it takes
 _STRIDE = 10_000  # rows of the catalog looked at together
 _ADVICE = re.compile(r" `softkv check` tells what is left[^.]*\.")  # in errors; needless in the report of that check
 
@@ -88,7 +90,7 @@ class Survey:
 
 
 def check(path: AnyPath, *, at_least: int | None = None) -> Report:
-    """Check a store; raises only where there is none. Safe while others write: it checks one commit.
+    """Check one commit of a store beside writers; raises only where there is none, or no space to read it.
 
     `at_least` is a commit that it must have reached: an older copy of a store is undamaged, but does not show its age.
     """
@@ -113,7 +115,7 @@ def survey(directory: str) -> Survey:
     while True:
         found = Survey(Report(directory))
         acknowledged = Acknowledged.read(directory)
-        with _going_on(found.report, but=(StoreNotFound, NotAStore)):  # that there is no store is not damage
+        with _going_on(found.report, but=_NO_DAMAGE):
             found.catalog = opening.connect(directory)
             with found.catalog.connection.reading():
                 _survey(found, found.catalog, directory)
