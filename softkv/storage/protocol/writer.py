@@ -355,7 +355,8 @@ class Writer:
         try:
             if self.failure is None and self.catalog.head() == self.newest().head:
                 self._sign_off()
-                self.catalog.connection.close()
+                with suppress(StorageFull):  # the log keeps every commit, until there is space in the catalog
+                    self.catalog.connection.close()
             else:
                 self.catalog.connection.abandon()
         except BaseException:
