@@ -43,7 +43,7 @@ def read(path: str, values: Callable[[], Iterator[Record]], refusals: Refusals) 
     except ImportError as error:
         raise MissingExtra("reading an index of FAISS", package="faiss-cpu", extra="cpu") from error
     if not os.path.isfile(path):
-        raise refusals.fatal("is no file of an index")
+        raise refusals.fatal("is no file of an index" if os.path.exists(path) else "there is no such file")
     try:
         index = faiss.read_index(path)
     except RuntimeError as error:
