@@ -306,7 +306,7 @@ class ListIndex:
 
 
 def runs_of(offsets: Counts, lists: Counts, between: int = 0) -> tuple[Counts, Counts]:
-    """Where runs of rows start and stop that some lists, in order, make up; up to so many rows `between` two join them."""
+    """Where runs of rows start and stop that some lists, in order, make up; with so few rows `between`, two are one."""
     lists = lists[offsets[lists + 1] > offsets[lists]]
     starts, stops = offsets[lists], offsets[lists + 1]
     apart = np.flatnonzero(starts[1:] > stops[:-1] + between)

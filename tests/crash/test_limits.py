@@ -105,12 +105,31 @@ def test_a_store_on_a_full_disk_is_read(tmp_path: Path) -> None:
                 assert reader.check().ok
                 with pytest.raises(FULL_OR_FAILED):
                     softkv.open(path, "w")
-        with softkv.open(path, "r") as reader:
+        with softkv.open(path, "r") as reader, reader.snapshot() as held:
             filler.unlink()
             with softkv.open(path, "w") as writer:
                 writer.set_values("a", 3.0)
+                assert held["a"] == 1.0
                 assert reader["a"] == 3.0
             assert reader["a"] == 3.0
+            assert reader.check().ok
+
+
+def test_a_snapshot_on_a_full_disk_ends_with_what_is_written_later(tmp_path: Path) -> None:
+    """Its pages of the catalog may be overwritten: it says so, and does not call the store damaged."""
+    with small_disk(tmp_path / "disk", "2m") as disk:
+        path, filler = disk / "rents", disk / "filler"
+        with softkv.open(path, temperature=1.0) as db:
+            db.add(["a", "b"], [1.0, 2.0], vectors=[[1.0, 0.0], [0.0, 1.0]])
+        fill(filler)
+        with softkv.open(path, "r") as reader, reader.snapshot() as held:
+            assert held["a"] == 1.0
+            filler.unlink()
+            with softkv.open(path, "w") as writer:
+                writer.set_values("a", 3.0)
+            with pytest.raises(StorageFailed, match="take a new snapshot"):
+                list(held.items())
+            assert dict(reader.items()) == {"a": 3.0, "b": 2.0}
             assert reader.check().ok
 
 

@@ -159,9 +159,12 @@ class Connection:
         try:
             with self._turn:
                 self._patience.begin(arguments)
-                return self._driver.execute(sql, arguments).fetchall()
+                found = self._driver.execute(sql, arguments).fetchall()
         except _DRIVER_ERRORS as error:
+            self._require_as_opened()
             raise self._told(error, doing) from error
+        self._require_as_opened()
+        return found
 
     def value(self, sql: str, arguments: Sequence[Any] = ()) -> Any:
         """The first column of the first row, or None."""
@@ -247,6 +250,14 @@ class Connection:
     def thawed(self) -> bool:
         """Whether a frozen catalog has been written to since it was opened."""
         return self.frozen and self._signature != _signature(self.path)
+
+    def _require_as_opened(self) -> None:
+        """Refuse what a frozen catalog tells once it has been written to: pages of two commits may be mixed."""
+        if self.frozen and self._signature[0] != _signature(self.path)[0]:
+            raise StorageFailed(
+                f"{self.path} has been written to since it was opened without its log, for want of space or "
+                "permission. Ask again, or take a new snapshot."
+            )
 
     def copy_to(self, path: str) -> None:
         """Copy all that the open transaction sees to a new file and sync it; its directory entry is not synced."""

@@ -5,6 +5,7 @@ A reader keeps its files open. That the catalog was replaced by another file is 
 
 import time
 
+from softkv.errors import StorageFailed
 from softkv.storage.catalog.catalog import Catalog
 from softkv.storage.catalog.connection import place_of
 from softkv.storage.protocol import opening
@@ -31,10 +32,15 @@ class Following:
                 connection.close()
                 continue
             self._require_in_place(known)
-            version = connection.data_version()
-            if version == self._version:
-                return known
-            newest = opening.load_again(self._catalog, self._directory, known)
+            try:
+                version = connection.data_version()
+                if version == self._version:
+                    return known
+                newest = opening.load_again(self._catalog, self._directory, known)
+            except StorageFailed:
+                if connection.thawed():
+                    continue
+                raise
             if not connection.thawed():
                 self._version = version
                 return newest
