@@ -29,6 +29,7 @@ from softkv.learning.fitting import SMALLEST, Examples, best_fit, is_better, los
 from softkv.learning.slopes import WIDEST, may_be_read_off
 from softkv.learning.temperature import size_of, typical_temperature
 from softkv.learning.tuning import Curve, Tuned, chosen, curves_of_items, lowest_log_mass, told
+from softkv.maths.blas import free_threads
 from softkv.maths.compatibility import COMPATIBILITIES, compatibility_of
 from softkv.maths.inputs import is_whole
 from softkv.maths.metric import Metric
@@ -72,6 +73,7 @@ class Fit:
         )
 
 
+@free_threads()
 def learn(
     store: Store,
     lock: threading.RLock,
@@ -155,6 +157,7 @@ def remember_metric(store: Store, name: str | None) -> bool:
     return True
 
 
+@free_threads()
 def tune(
     view: View, *, compatibilities: Sequence[str], ks: Sequence[int], hold_out: float, seed: int, told: Stages | None
 ) -> Tuned:

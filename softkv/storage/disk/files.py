@@ -198,9 +198,8 @@ def require_room(path: str, needed: int, doing: str) -> None:
     with translating(f"cannot tell how much room there is at {path}"):
         free = shutil.disk_usage(path).free
     if free < needed:
-        raise StorageFull(
-            f"{doing} needs {needed / 1e6:,.0f} MB and the disk has {free / 1e6:,.0f} MB free. Make room first."
-        )
+        most, least = free // 10**5 / 10, -(-needed // 10**5) / 10
+        raise StorageFull(f"{doing} needs {least:,.1f} MB and the disk has {most:,.1f} MB free. Make room first.")
 
 
 def list_directory(path: str) -> list[str]:
