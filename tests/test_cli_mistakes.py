@@ -142,7 +142,7 @@ def test_every_command_that_writes_waits_as_long_as_it_is_told(
         monkeypatch.setattr(locks.time, "sleep", lambda seconds: (paused.append(seconds), other.close()))
         done = ran(*command, "--wait", "60", "--db", store)
         assert "is open for writing" not in done.err
-        assert len(paused) == 1
+        assert paused.count(locks.PAUSE) == 1  # a look at how busy the processors are pauses for less
     for wrong in ("-1", "nan", "soon"):
         done = ran(*command, "--wait", wrong, "--db", store)
         assert (done.code, done.out) == (2, "")

@@ -104,7 +104,7 @@ class Durability:
                 self._ending = call
             elif self._ending and call.path == self._ending.path and call.offset >= self._ending.offset + _HEADER:
                 self._committed[call.path] = self._ending
-        elif call.name == "mkdir" or (call.name == "open" and _makes(call)):
+        elif call.name == "mkdir" or (call.name == "open" and _makes(call) and call.path not in self._used):
             self._named[call.path] = call
         elif call.name in ("fsync", "fdatasync"):
             self._written.pop(call.path, None)
@@ -115,6 +115,7 @@ class Durability:
         elif call.name in ("unlink", "rmdir"):
             self._written.pop(call.path, None)
             self._named.pop(call.path, None)
+            self._used.discard(call.path)
 
     def _rename(self, call: Call) -> None:
         for noted in (self._written, self._named):

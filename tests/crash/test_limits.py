@@ -144,7 +144,7 @@ def test_a_log_on_a_full_disk_is_no_damage(tmp_path: Path) -> None:
         with pytest.raises(FULL_OR_FAILED):
             softkv.open(copy, "r")
         if sys.version_info >= (3, 11):
-            with pytest.raises(StorageFull, match="no space"):
+            with pytest.raises(StorageFull, match="Make room"):
                 check(str(copy))
         (disk / "filler").unlink()
         assert check(str(copy)).ok

@@ -55,8 +55,6 @@ _MEANINGS: tuple[tuple[str, type[StoreError], str], ...] = (
 def translated(error: Exception, doing: str) -> StoreError:
     """The error of ours for one of SQLite's; what is not the disk's fault is damage."""
     text = "out of memory" if isinstance(error, MemoryError) else str(error)
-    if getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHMSIZE":  # what the driver of Python 3.10 does not tell
-        return StorageFull(f"{doing}: no space for {_INDEX_OF_LOG >> 10} KiB that tell what is in its log; make room.")
     for words, kind, advice in _MEANINGS:
         if words in text:
             return kind(f"{doing}: {text}; {advice}.")
@@ -136,6 +134,11 @@ class Connection:
         """
         if self._closed:
             return self._gone()
+        if getattr(error, "sqlite_errorname", "") == "SQLITE_IOERR_SHMSIZE":  # the driver of Python 3.10 does not tell
+            try:
+                files.require_room(os.path.dirname(self.path) or ".", _INDEX_OF_LOG, f"opening {self.path}")
+            except StoreError as full:
+                return full
         if str(error) != "interrupted":
             return translated(error, f"cannot {doing} {self.path}")
         if not self._patience.exhausted:
