@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -127,10 +128,13 @@ def test_syncing_a_directory_that_is_gone_is_storage_failed(tmp_path: Path) -> N
         files.sync_directory(str(tmp_path / "gone"))
 
 
-def test_room_is_asked_for_before_the_first_byte(tmp_path: Path) -> None:
+def test_room_is_asked_for_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says how much is needed."""
-    with pytest.raises(StorageFull, match="compacting needs 1,000,000,000,000 MB"):
+    with pytest.raises(StorageFull, match=r"compacting needs 1,000,000,000,000\.0 MB"):
         files.require_room(str(tmp_path), 10**18, "compacting")
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=99))
+    with pytest.raises(StorageFull, match=r"needs 0\.1 MB and the disk has 0\.0 MB free"):
+        files.require_room(str(tmp_path), 100, "compacting")
 
 
 def test_enough_room_is_enough(tmp_path: Path) -> None:
