@@ -167,8 +167,7 @@ class _Measuring:
         tilt = asked.tilt if self.tells else self._seen(asked)
         first = first_lists(self.population, asked.likely if self.tells else likeliest(self.index.quick, tilt))
         if self.tells:
-            tolerance = self.wanted * self.units.size / max(self.arena.scale, TINY)
-            alike = lists_alike(self.index, self.arena, asked, tolerance)
+            alike = lists_alike(self.index, self.arena, asked, np.inf, some=self._decided(asked, tilt))
             first = first if alike is None else np.hstack([first, alike])
         tail, own = tail_of(self.index, self.arena, asked, self.show), [distinct(lists) for lists in first]
         known = both(read_lists(self.index, self.arena, asked, own, self.show), tail, self.show)
@@ -206,6 +205,15 @@ class _Measuring:
         share = np.exp(np.where(beside.log_mass > -np.inf, beside.log_mass - logs, -np.inf))[:, None]
         value = (1.0 - share) * (read.value - self.units.middle) / self.units.size + share * beside.value
         return Elsewhere(logs - added, value, beside.share)
+
+    def _decided(self, asked: Asked, tilt: Tilt) -> Flags:
+        """The queries whose answer a single row would move by more than it may be off, if none is liker them, (b,)."""
+        most = np.minimum(
+            self.index.form.most(asked.added), np.linalg.norm(asked.vectors, axis=1) * self.index.quick.longest
+        )
+        wanted = min(self.wanted * self.units.size / max(self.arena.scale, TINY), LOG_MASS)
+        found: Flags = most >= np.logaddexp.reduce(tilt.logs.astype(np.float64), axis=1) + np.log(max(wanted, TINY))
+        return found
 
     def _seen(self, asked: Asked) -> Tilt:
         """How the queries weigh all lists, judged by some rows of each."""

@@ -107,15 +107,18 @@ def points_at_items(index: ListIndex, asked: Asked) -> Flags:
     return found
 
 
-def lists_alike(index: ListIndex, arena: Readable, asked: Asked, tolerance: float | None = None) -> Counts | None:
+def lists_alike(
+    index: ListIndex, arena: Readable, asked: Asked, tolerance: float | None = None, some: Flags | None = None
+) -> Counts | None:
     """The lists of those rows that signs tell are most like each query, (b, m); None where no query needs them.
 
-    Whether it does depends on the tolerance; there is none where the k best are asked for. The others get lists that
-    are read anyway.
+    Whether it does depends on the tolerance (`Need.of`). The others get lists that are read anyway, and so do all but
+    `some`, (b,).
     """
     if index.need is None:
         return None
-    needed = np.flatnonzero(index.need.of(asked.temperatures, tolerance))
+    needs = index.need.of(asked.temperatures, tolerance)
+    needed = np.flatnonzero(needs if some is None else needs & some)
     if not len(needed):
         return None
     found = np.repeat(asked.likely.argmax(1)[:, None], KIN, axis=1)

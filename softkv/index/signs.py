@@ -53,11 +53,13 @@ class Need:
     def of(self, temperatures: Floats, tolerance: float | None) -> Flags:
         """Whether rows that are like a query have to be found, (b,), for a tolerance, or for the k best if None.
 
-        Up to the first of TOLERANCES, and a little more, as for this one; above as for both.
+        Up to the first of TOLERANCES, and a little more, as for this one; above as for both. For an infinite one, as
+        for all, since it is not known what is missed where rows are drawn.
         """
         small, large, warmest = self.warmest.tolist()
         if tolerance is not None:
-            warmest = small if tolerance <= SAME * TOLERANCES[0] else max(small, large)
+            any_of = max(small, large, warmest if tolerance == np.inf else 0.0)
+            warmest = small if tolerance <= SAME * TOLERANCES[0] else any_of
         found: Flags = temperatures <= warmest
         return found
 
