@@ -56,10 +56,13 @@ class Need:
         Up to the first of TOLERANCES, and a little more, as for this one; above as for both. For an infinite one, as
         for all, since it is not known what is missed where rows are drawn.
         """
-        small, large, warmest = self.warmest.tolist()
-        if tolerance is not None:
-            any_of = max(small, large, warmest if tolerance == np.inf else 0.0)
-            warmest = small if tolerance <= SAME * TOLERANCES[0] else any_of
+        small, large, best = self.warmest.tolist()
+        if tolerance is None:
+            warmest = best
+        elif tolerance <= SAME * TOLERANCES[0]:
+            warmest = small
+        else:
+            warmest = max(small, large, best) if tolerance == np.inf else max(small, large)
         found: Flags = temperatures <= warmest
         return found
 
